@@ -1,0 +1,132 @@
+"""A plan: every decision about how one training step is laid out over one machine. No JAX here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from jaxplan.machine.topology import Machine
+from jaxplan.plan.sharding import Rules, standard_rules
+from jaxplan.workload.shape import Workload
+
+ROLES = ("data", "fsdp", "tensor", "context", "expert", "stage")
+
+
+@dataclass(frozen=True)
+class MeshAxis:
+    """One axis of the mesh: its name, its size in devices, and what it does (its role)."""
+
+    name: str
+    size: int
+    role: str
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"axis {self.name}: size must be at least 1, got {self.size}")
+        if self.role not in ROLES:
+            raise ValueError(f"axis {self.name}: role must be one of {', '.join(ROLES)}, got {self.role!r}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The decisions. What is known about their consequences is in `plan.record`.
+
+    Attributes:
+        axes: the mesh's axes, outermost first; their sizes multiply up to the machine's devices.
+        zero1: optimizer state sharded over `data` as well.
+        sequence_sharding: the residual stream is sharded over `tensor` along the sequence between blocks.
+        remat: the rematerialization policy's name (`plan.remat`).
+        microbatches: sequential parts of the global batch, their gradients accumulated.
+        loss_chunks: sequential parts of the sequence in which logits are made, so that they do not dominate memory.
+        attention: the kernel: `splash` (TPU), `cudnn` (NVIDIA), `blockwise` (anywhere).
+        compiler_flags: XLA options that the step is compiled with.
+    """
+
+    machine: Machine
+    workload: Workload
+    axes: tuple[MeshAxis, ...]
+    remat: str
+    microbatches: int
+    attention: str
+    zero1: bool = False
+    sequence_sharding: bool = True
+    loss_chunks: int = 1
+    compiler_flags: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        size = math.prod(axis.size for axis in self.axes)
+        if size != self.machine.devices:
+            raise ValueError(
+                f"mesh axes multiply up to {size} devices, the machine {self.machine.name} has {self.machine.devices}"
+            )
+        if len({axis.name for axis in self.axes}) != len(self.axes):
+            raise ValueError(f"mesh axes must have different names, got {[axis.name for axis in self.axes]}")
+        shards = self.size_of_role("data") * self.size_of_role("fsdp") * self.microbatches
+        if self.workload.batch % shards:
+            raise ValueError(
+                f"batch {self.workload.batch} is not divisible by data x fsdp x microbatches = {shards}"
+            )
+        if self.workload.seq % self.loss_chunks:
+            raise ValueError(f"seq {self.workload.seq} is not divisible by {self.loss_chunks} loss chunks")
+
+    def size_of_role(self, role: str) -> int:
+        """Product of the sizes of the axes with that role (1 where there is none)."""
+        return math.prod(axis.size for axis in self.axes if axis.role == role)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Axis name to size, in mesh order."""
+        return {axis.name: axis.size for axis in self.axes}
+
+    @property
+    def roles(self) -> dict[str, str]:
+        return {axis.name: axis.role for axis in self.axes}
+
+    @property
+    def rules(self) -> Rules:
+        return standard_rules(self.sequence_sharding, self.zero1)
+
+    @property
+    def local_sequences(self) -> int:
+        """Sequences of one microbatch on one batch shard."""
+        shards = self.size_of_role("data") * self.size_of_role("fsdp") * self.microbatches
+        return self.workload.batch // shards
+
+    @property
+    def label(self) -> str:
+        """`fsdp=32 tensor=4`: the axes that are larger than 1."""
+        return " ".join(f"{axis.name}={axis.size}" for axis in self.axes if axis.size > 1) or "one device"
+
+    def with_flags(self, flags: Mapping[str, str]) -> Plan:
+        return replace(self, compiler_flags=dict(flags))
+
+    def decisions(self) -> dict:
+        """Everything decided, as plain data: what the fingerprint covers."""
+        return {
+            "machine": self.machine.to_json(),
+            "workload": self.workload.to_json(),
+            "mesh": [{"axis": a.name, "size": a.size, "role": a.role} for a in self.axes],
+            "remat": self.remat,
+            "microbatches": self.microbatches,
+            "loss_chunks": self.loss_chunks,
+            "attention": self.attention,
+            "zero1": self.zero1,
+            "sequence_sharding": self.sequence_sharding,
+            "compiler_flags": dict(self.compiler_flags),
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(json.dumps(self.decisions(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def loss_chunks_for(local_sequences: int, seq: int, tokens_per_chunk: int = 4096) -> int:
+    """The fewest chunks (a power of two that divides `seq`) that leave at most `tokens_per_chunk` local tokens each."""
+    chunks = 1
+    while local_sequences * seq // chunks > tokens_per_chunk and seq % (chunks * 2) == 0:
+        chunks *= 2
+    return chunks

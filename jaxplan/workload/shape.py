@@ -1,0 +1,134 @@
+"""What is trained, as sizes only: the model's shape, the batch, the optimizer. No JAX here."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Literal
+
+Norm = Literal["rmsnorm", "layernorm"]
+Positions = Literal["rope", "learned"]
+Activation = Literal["swiglu", "geglu", "gelu", "relu"]
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class ExpertShape:
+    """Mixture-of-Experts feed-forward: `top_k` of `experts` experts of width `mlp`, plus `shared` always-on ones."""
+
+    experts: int
+    top_k: int
+    mlp: int
+    shared: int = 0
+    shared_mlp: int = 0
+    first_dense_layers: int = 0
+    router_bias: bool = False
+
+    def __post_init__(self) -> None:
+        _require(0 < self.top_k <= self.experts, f"top_k must be in 1..{self.experts}, got {self.top_k}")
+
+
+@dataclass(frozen=True)
+class LatentAttentionShape:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1): ranks and per-head widths."""
+
+    query_rank: int
+    kv_rank: int
+    rope_head_dim: int
+    nope_head_dim: int
+    value_head_dim: int
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder-only transformer as its published configuration gives it.
+
+    Legend: layers L, embed D, mlp F, heads N, kv_heads K, head_dim H, vocab V.
+    """
+
+    name: str
+    layers: int
+    embed: int
+    mlp: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    norm: Norm = "rmsnorm"
+    positions: Positions = "rope"
+    activation: Activation = "swiglu"
+    tied_embeddings: bool = False
+    attention_bias: bool = False        # on query, key, value projections
+    output_bias: bool = False           # on the attention output projection
+    mlp_bias: bool = False
+    qk_norm: bool = False               # RMSNorm over head_dim of queries and keys (Qwen3)
+    post_norms: bool = False            # a norm after attention and after the feed-forward as well (Gemma 2, 3)
+    norm_eps: float = 1e-5
+    rope_theta: float = 10_000.0
+    max_positions: int = 0              # learned positions: the size of the table
+    default_seq: int = 8192
+    experts: ExpertShape | None = None
+    latent_attention: LatentAttentionShape | None = None
+    published_parameters: int | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "embed", "mlp", "heads", "kv_heads", "head_dim", "vocab"):
+            _require(getattr(self, name) > 0, f"{self.name}: {name} must be positive, got {getattr(self, name)}")
+        _require(
+            self.heads % self.kv_heads == 0,
+            f"{self.name}: heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})",
+        )
+        _require(
+            self.positions != "learned" or self.max_positions > 0,
+            f"{self.name}: learned positions need max_positions",
+        )
+
+    @property
+    def gated(self) -> bool:
+        """Whether the feed-forward has a gate matrix beside the up matrix."""
+        return self.activation in ("swiglu", "geglu")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One training step's work: a model, a global batch of sequences, an optimizer, a precision.
+
+    `reference` says where the program comes from: `decoder` is the Flax reference decoder built from `model`,
+    anything else is `file.py:name`, a user's own program (`jaxplan.workload.program`).
+    """
+
+    model: ModelShape | None
+    batch: int
+    seq: int
+    optimizer: str = "adamw"
+    parameter_dtype: str = "float32"
+    compute_dtype: str = "bfloat16"
+    reference: str = "decoder"
+    defaults: tuple[str, ...] = field(default=(), compare=False)   # which of these were assumed, to be said once
+
+    def __post_init__(self) -> None:
+        _require(self.batch > 0 and self.seq > 0, f"batch and seq must be positive, got {self.batch} and {self.seq}")
+
+    @property
+    def name(self) -> str:
+        return self.model.name if self.model is not None else self.reference
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one optimizer step."""
+        return self.batch * self.seq
+
+    def to_json(self) -> dict:
+        return {k: v for k, v in dataclasses.asdict(self).items() if k != "defaults"}
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that decides the program."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,166 @@
+"""The (operation, work, bytes, dims) table: what a traced program costs, with every dim named. No JAX here.
+
+A table is the border between programs and prices. `workload.program` writes one from any traced JAX program;
+`estimate` reads the cost of every plan off it. It is plain data and survives JSON, so that a trace is made once.
+
+Words. A *dim* here is an atom: the smallest unit of a tensor dimension that the program ever splits (a grouped-query
+head dimension of 32 is the sequence kv_heads 8, group 4). A tensor's shape is a tuple of sequences of atoms, major first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Phase = Literal["forward", "backward", "update"]
+Kind = Literal["matmul", "attention", "elementwise", "reduce", "lookup", "move"]
+DimIds = tuple[int, ...]            # flat: indices into Table.dims
+Shape = tuple[DimIds, ...]          # one sequence of atoms per tensor dimension
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One atom: its name (`batch`, `seq`, `seq'`, `embed`, ...) and global size."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Value:
+    """One array of the program (of one layer, where it lives in a loop over layers).
+
+    `copies` is how many of it exist when it is kept for the backward pass: the product of the trip counts of the
+    loops around it. `tag` is its `checkpoint_name`, `path` its parameter path.
+    """
+
+    shape: Shape
+    itemsize: int
+    kind: Literal["parameter", "batch", "intermediate"] = "intermediate"
+    copies: int = 1
+    tag: str = ""
+    path: str = ""
+
+    @property
+    def dims(self) -> DimIds:
+        return tuple(d for sequence in self.shape for d in sequence)
+
+
+@dataclass(frozen=True)
+class Read:
+    """An operand: the value, and the atoms as which the operation reads it (they differ where data must move)."""
+
+    value: int
+    shape: Shape
+
+    @property
+    def dims(self) -> DimIds:
+        return tuple(d for sequence in self.shape for d in sequence)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of the unsharded program.
+
+    `times` is the product of the trip counts of the loops around it; `flops` is one execution over the whole
+    (global) problem; `dims` are all atoms that it iterates over and `contracted` those that its results lack.
+    `scope` names the loops around it, outermost first (`layers`, `chunk`).
+    """
+
+    primitive: str
+    kind: Kind
+    phase: Phase
+    flops: float
+    reads: tuple[Read, ...]
+    writes: tuple[int, ...]
+    dims: DimIds
+    contracted: DimIds = ()
+    times: int = 1
+    scope: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of the training state or batch: its path, its named shape, its bytes per element."""
+
+    path: str
+    shape: Shape
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """A whole training step: operations over values over dims, and the state that it keeps.
+
+    `residuals` are ids of the forward values that the backward pass reads when nothing is rematerialized.
+    `uncovered` counts, by primitive, what could not be analysed: it is shown, never dropped.
+    """
+
+    dims: tuple[Dim, ...]
+    values: tuple[Value, ...]
+    operations: tuple[Operation, ...]
+    residuals: tuple[int, ...]
+    parameters: tuple[Leaf, ...]
+    optimizer: tuple[Leaf, ...]
+    batch: tuple[Leaf, ...]
+    uncovered: Mapping[str, int]
+    name: str = ""
+
+    def elements(self, dims: DimIds) -> int:
+        """Elements of a tensor with these atoms."""
+        return math.prod(self.dims[d].size for d in dims)
+
+    def nbytes(self, value: int) -> int:
+        """Bytes of one copy of a value, unsharded."""
+        return self.elements(self.values[value].dims) * self.values[value].itemsize
+
+    def flops(self, kind: Kind | None = None, phase: Phase | None = None) -> float:
+        """Total FLOPs of one step, unsharded, without recomputation."""
+        return sum(
+            op.flops * op.times
+            for op in self.operations
+            if (kind is None or op.kind == kind) and (phase is None or op.phase == phase)
+        )
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(self.elements(tuple(d for s in leaf.shape for d in s)) for leaf in self.parameters)
+
+    def to_json(self) -> dict:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping) -> Table:
+        def shape(rows: list) -> Shape:
+            return tuple(tuple(row) for row in rows)
+
+        def leaf(row: Mapping) -> Leaf:
+            return Leaf(row["path"], shape(row["shape"]), row["itemsize"])
+
+        return cls(
+            dims=tuple(Dim(**row) for row in data["dims"]),
+            values=tuple(Value(**{**row, "shape": shape(row["shape"])}) for row in data["values"]),
+            operations=tuple(
+                Operation(
+                    **{
+                        **row,
+                        "reads": tuple(Read(r["value"], shape(r["shape"])) for r in row["reads"]),
+                        "writes": tuple(row["writes"]),
+                        "dims": tuple(row["dims"]),
+                        "contracted": tuple(row["contracted"]),
+                        "scope": tuple(row["scope"]),
+                    }
+                )
+                for row in data["operations"]
+            ),
+            residuals=tuple(data["residuals"]),
+            parameters=tuple(leaf(row) for row in data["parameters"]),
+            optimizer=tuple(leaf(row) for row in data["optimizer"]),
+            batch=tuple(leaf(row) for row in data["batch"]),
+            uncovered=dict(data["uncovered"]),
+            name=data["name"],
+        )
