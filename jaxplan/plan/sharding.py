@@ -5,6 +5,7 @@ several dims of it have a rule for the same axis, the one that comes first in `P
 
 - fully-sharded storage is `embed -> fsdp` at the lowest priority: a weight has no `batch`, so `embed` owns `fsdp` there;
   an activation has, so `batch` does, and the weight is gathered where the two meet;
+- a vector (a norm's scale, a bias) has one dim beside `layers` and is never sharded;
 - sequence sharding at the boundary is `seq -> tensor` below `heads` and `mlp`: inside a block the heads or the hidden
   units own `tensor`, between blocks the sequence does.
 """
@@ -42,6 +43,8 @@ class Rules:
 
     def owners(self, names: Sequence[str], axes: Iterable[str]) -> dict[str, int]:
         """For each mesh axis, the position in `names` of the dim that it shards; axes that shard none are left out."""
+        if sum(name != "layers" for name in names) < 2 and "batch" not in names:
+            return {}       # a vector (a norm's scale, a bias): gathering it would cost more than it saves
         rank = {name: i for i, name in enumerate(self.priority)}
         found: dict[str, int] = {}
         for axis in axes:
