@@ -1,0 +1,260 @@
+"""The reference decoder: a Flax nnx module whose layers are stacked and scanned, and its functional view.
+
+Parameters are float32 by default and bear the names of their dims as Flax metadata (`out_sharding`); dims are named as in
+`workload.shape`. `loss_function` gives the same model as a pure function of a dict of arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxplan.errors import InputError
+from jaxplan.plan.remat import POLICIES
+from jaxplan.workload.block import KEY, QUERY, STREAM, Block, norm, rotary_angles
+from jaxplan.workload.kernels.attention import attention
+from jaxplan.workload.kernels.embedding import lookup
+from jaxplan.workload.kernels.loss import cross_entropy
+from jaxplan.workload.layout import Layout, Names
+from jaxplan.workload.shape import ModelShape
+
+Tree = dict[str, Any]
+BATCH_DIMS: Tree = {"tokens": ("batch", "seq"), "targets": ("batch", "seq")}
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """How the decoder's three opaque operations are executed.
+
+    Attributes:
+        attention: `blockwise`, `splash` or `cudnn`.
+        loss_chunks: sequential parts of the local tokens in which logits are made.
+        layout: mesh and rules; None for one device.
+    """
+
+    attention: str = "blockwise"
+    loss_chunks: int = 1
+    layout: Layout | None = None
+
+
+def parameter_dims(shape: ModelShape) -> Tree:
+    """The names of every parameter's dims, as a tree of the parameters' structure.
+
+    Raises:
+        InputError: the shape has mixture-of-experts layers or latent attention.
+    """
+    for present, what in ((shape.experts, "mixture-of-experts layers"), (shape.latent_attention, "latent attention")):
+        if present is not None:
+            raise InputError(f"{shape.name} is not runnable yet: the reference decoder has no {what}")
+    layers = {name: ("layers", *dims) for name, dims in _block_dims(shape).items()}
+    top: Tree = {"embedding": ("vocab", "embed"), "layers": layers} | _norm_dims(shape, "final_norm")
+    if not shape.tied_embeddings:
+        top["unembed"] = ("embed", "vocab")
+    if shape.positions == "learned":
+        top["positions"] = ("positions", "embed")
+    return top
+
+
+def _norm_dims(shape: ModelShape, name: str, dim: str = "embed") -> dict[str, Names]:
+    dims: dict[str, Names] = {name: (dim,)}
+    if shape.norm == "layernorm":
+        dims[name + "_bias"] = (dim,)
+    return dims
+
+
+def _block_dims(shape: ModelShape) -> dict[str, Names]:
+    dims: dict[str, Names] = {"query": QUERY, "key": KEY, "value": KEY, "output": QUERY}
+    dims |= {"up": ("embed", "mlp"), "down": ("embed", "mlp")}
+    if shape.gated:
+        dims["gate"] = ("embed", "mlp")
+    for name in ("attention_norm", "mlp_norm"):
+        dims |= _norm_dims(shape, name)
+    if shape.post_norms:
+        dims |= _norm_dims(shape, "attention_post_norm") | _norm_dims(shape, "mlp_post_norm")
+    if shape.qk_norm:
+        dims |= {"query_norm": ("head_dim",), "key_norm": ("head_dim",)}
+    biased = [(name, dims[name][1:]) for name in ("query", "key", "value") if shape.attention_bias]
+    biased += [("output", ("embed",))] if shape.output_bias else []
+    biased += [(n, dims[n][1:]) for n in ("gate", "up") if n in dims] + [("down", ("embed",))] if shape.mlp_bias else []
+    return dims | {name + "_bias": bias for name, bias in biased}
+
+
+def dim_sizes(shape: ModelShape) -> dict[str, int]:
+    """The size of every dim that a parameter has."""
+    names = ("layers", "embed", "mlp", "heads", "kv_heads", "head_dim", "vocab")
+    return {name: getattr(shape, name) for name in names} | {"positions": shape.max_positions}
+
+
+def _contracted(name: str) -> tuple[str, ...]:
+    return {"output": ("heads", "head_dim"), "down": ("mlp",), "embedding": (), "positions": ()}.get(name, ("embed",))
+
+
+def _initial(key: jax.Array, name: str, dims: Names, sizes: dict[str, int], dtype: DTypeLike) -> jax.Array:
+    """Ones for norm scales, zeros for biases, else normal with variance 1 / fan-in."""
+    shape = tuple(sizes[dim or ""] for dim in dims)
+    if name.endswith("_bias"):
+        return jnp.zeros(shape, dtype)
+    if name.endswith("_norm"):
+        return jnp.ones(shape, dtype)
+    fan_in = np.prod([sizes[dim] for dim in _contracted(name)]) if _contracted(name) else sizes["embed"]
+    return jax.random.normal(key, shape, dtype) * jnp.asarray(fan_in**-0.5, dtype)
+
+
+class Stack(nnx.Module):
+    """The parameters of all blocks, stacked along a leading `layers` dim."""
+
+
+class Decoder(nnx.Module):
+    """A decoder-only transformer (Vaswani et al. 2017; Radford et al. 2019; Touvron et al. 2023).
+
+    Args:
+        shape: the model's sizes and variants.
+        rngs: randomness of the initial parameters.
+        remat: a policy's name (`plan.remat`).
+        kernels: how attention, lookup and loss are executed.
+        compute_dtype: dtype of activations, and of weights where they are used.
+        parameter_dtype: dtype of the stored parameters.
+
+    Raises:
+        InputError: the shape is not runnable, or the policy is unknown.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        rngs: nnx.Rngs,
+        remat: str = "full",
+        kernels: Kernels | None = None,
+        compute_dtype: DTypeLike = jnp.bfloat16,
+        parameter_dtype: DTypeLike = jnp.float32,
+    ) -> None:
+        if remat not in POLICIES:
+            raise InputError(f"remat policy {remat!r}", f"one of {', '.join(POLICIES)}")
+        self.shape, self.remat, self.kernels = shape, remat, kernels or Kernels()
+        self.compute_dtype = compute_dtype
+        sizes, self.layers = dim_sizes(shape), Stack()
+        for owner, tree in ((self, parameter_dims(shape)), (self.layers, parameter_dims(shape)["layers"])):
+            for name, dims in sorted(tree.items()):
+                if isinstance(dims, tuple):
+                    value = _initial(rngs.params(), name, dims, sizes, parameter_dtype)
+                    # not sharded eagerly: a plan shards the state, and an abstract decoder needs no mesh
+                    setattr(owner, name, nnx.Param(value, out_sharding=dims, eager_sharding=False))
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """tokens (B, S) to the final, normalized hidden states (B, S, D)."""
+        layout = self.kernels.layout
+        constrain = _unconstrained if layout is None else layout.constrain
+        x = lookup(self.compute_dtype, layout)(self.embedding[...], tokens)
+        if self.shape.positions == "learned":
+            positions = self.positions[...].astype(self.compute_dtype)
+            x = constrain(x + positions[: tokens.shape[1]], STREAM)
+        x = self._blocks(constrain)(x)
+        bias = self.final_norm_bias[...] if self.shape.norm == "layernorm" else None
+        return norm(x, self.final_norm[...], bias, self.shape)
+
+    def _blocks(self, constrain: Callable[[jax.Array, Names], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+        """All blocks in a row, each under the remat policy."""
+        attend = attention(self.kernels.attention, self.kernels.layout)
+        block = Block(self.shape, attend, constrain, self.compute_dtype)
+        saved = POLICIES[self.remat].saved
+        weights = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
+
+        def run(x: jax.Array) -> jax.Array:
+            rotary = None
+            if self.shape.positions == "rope":
+                rotary = rotary_angles(x.shape[1], self.shape.head_dim, self.shape.rope_theta)
+
+            def step(x: jax.Array, layer: Tree) -> tuple[jax.Array, None]:
+                return block(x, layer, rotary), None
+
+            if saved is not None:
+                # the scan already keeps XLA from merging the recomputation with the forward pass
+                policy = jax.checkpoint_policies.save_only_these_names(*sorted(saved))
+                step = jax.checkpoint(step, policy=policy, prevent_cse=False)
+            return jax.lax.scan(step, x, weights)[0]
+
+        return run
+
+    def loss(self, tokens: jax.Array, targets: jax.Array) -> jax.Array:
+        """Mean cross-entropy over all tokens, a float32 scalar; `targets` (B, S) are the tokens to predict."""
+        tied = self.shape.tied_embeddings
+        weight = (self.embedding if tied else self.unembed)[...]
+        total = cross_entropy(tied, self.kernels.loss_chunks, self.kernels.layout)(self(tokens), weight, targets)
+        return total / tokens.size
+
+
+def _unconstrained(value: jax.Array, names: Names) -> jax.Array:
+    return value
+
+
+class LossFunction(NamedTuple):
+    """A model as a pure function.
+
+    Attributes:
+        loss: (params, batch) to the mean loss.
+        params: abstract parameters, a nested dict of ShapeDtypeStructs.
+        batch: abstract batch: `tokens` and `targets`, (B, S) int32.
+        parameter_dims: dim names of every parameter.
+        batch_dims: dim names of the batch.
+        init: a key to initial parameters.
+    """
+
+    loss: Callable[[Tree, Tree], jax.Array]
+    params: Tree
+    batch: Tree
+    parameter_dims: Tree
+    batch_dims: Tree
+    init: Callable[[jax.Array], Tree]
+
+
+def loss_function(
+    shape: ModelShape,
+    batch: int,
+    seq: int,
+    *,
+    remat: str = "none",
+    kernels: Kernels | None = None,
+    compute_dtype: DTypeLike = jnp.bfloat16,
+    parameter_dtype: DTypeLike = jnp.float32,
+) -> LossFunction:
+    """The decoder as a pure function of plain dicts, on which optax and program analysis work.
+
+    Raises:
+        InputError: the shape is not runnable, or `seq` exceeds its learned positions.
+    """
+    if shape.positions == "learned" and seq > shape.max_positions:
+        raise InputError(f"seq {seq} for {shape.name}", f"at most {shape.max_positions}, its learned positions")
+
+    def make(key: jax.Array) -> Decoder:
+        return Decoder(
+            shape,
+            rngs=nnx.Rngs(key),
+            remat=remat,
+            kernels=kernels,
+            compute_dtype=compute_dtype,
+            parameter_dtype=parameter_dtype,
+        )
+
+    def init(key: jax.Array) -> Tree:
+        return nnx.to_pure_dict(nnx.state(make(key), nnx.Param))
+
+    graph, state = nnx.split(nnx.eval_shape(make, jax.random.key(0)))
+
+    def loss(params: Tree, batch: Tree) -> jax.Array:
+        filled = jax.tree.map(lambda leaf: leaf, state)
+        nnx.replace_by_pure_dict(filled, params)
+        return nnx.merge(graph, filled).loss(batch["tokens"], batch["targets"])
+
+    ids = jax.ShapeDtypeStruct((batch, seq), jnp.int32)
+    abstract = jax.eval_shape(init, jax.random.key(0))
+    return LossFunction(
+        loss, abstract, {"tokens": ids, "targets": ids}, parameter_dims(shape), dict(BATCH_DIMS), init
+    )

@@ -1,0 +1,137 @@
+"""Causal attention on any backend without a seq x seq array: one loop over the lower triangle's pairs of blocks.
+
+Online softmax: Milakov and Gimelshein 2018 (arXiv:1805.02867, algorithm 3); blocks: Dao et al. 2022 (arXiv:2205.14135,
+algorithms 1 and 4). Grouped-query heads share their key and value without a copy.
+Work: n (n + 1) / 2 of n^2 block pairs, that is (n + 1) / n of the exact half.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+MASKED = -0.7 * float(np.finfo(np.float32).max)  # not -inf: the difference of two masked scores must be finite
+
+
+class Blockwise:
+    """Loops of XLA operations; all arithmetic of the softmax in float32.
+
+    Args:
+        block: the largest block of queries and of keys; the largest divisor of the sequence up to it is used.
+    """
+
+    def __init__(self, block: int = 512) -> None:
+        self.block = block
+
+    def forward(self, query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        groups, block = _grouped(query, key), _divisor(query.shape[1], self.block)
+        batch, seq, kv_heads, group, width = groups.shape
+        rows = (batch, kv_heads, group, block)
+
+        def step(carry: tuple, pair: jax.Array) -> tuple[tuple, None]:
+            out, logsumexp, total, maximum, normalizer = carry
+            i, j = pair[0], pair[1]
+            first = j == 0
+            total = jnp.where(first, 0.0, total)
+            maximum = jnp.where(first, MASKED, maximum)
+            normalizer = jnp.where(first, 0.0, normalizer)
+            scores = _scores(_take(groups, i, block), _take(key, j, block), i, j)
+            new = jnp.maximum(maximum, scores.max(-1))
+            weights, decay = jnp.exp(scores - new[..., None]), jnp.exp(maximum - new)
+            normalizer = normalizer * decay + weights.sum(-1)
+            update = _dot("bkgqs,bskh->bkgqh", weights.astype(value.dtype), _take(value, j, block))
+            total = total * decay[..., None] + update
+            # written at every key block: the last one, on the diagonal, leaves the finished row
+            rows_out = jnp.moveaxis(total / normalizer[..., None], 3, 1).astype(out.dtype)
+            out = jax.lax.dynamic_update_slice_in_dim(out, rows_out, i * block, 1)
+            logsumexp = jax.lax.dynamic_update_slice_in_dim(logsumexp, new + jnp.log(normalizer), i * block, 3)
+            return (out, logsumexp, total, new, normalizer), None
+
+        start = (
+            jnp.zeros_like(groups),
+            jnp.zeros((batch, kv_heads, group, seq), jnp.float32),
+            jnp.zeros((*rows, width), jnp.float32),
+            jnp.full(rows, MASKED, jnp.float32),
+            jnp.zeros(rows, jnp.float32),
+        )
+        (out, logsumexp, *_), _ = jax.lax.scan(step, start, _pairs(seq // block))
+        return out.reshape(query.shape), logsumexp.reshape(batch, kv_heads * group, seq)
+
+    def backward(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        out: jax.Array,
+        logsumexp: jax.Array,
+        cotangent: jax.Array,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        groups, block = _grouped(query, key), _divisor(query.shape[1], self.block)
+        batch, seq, kv_heads, group, width = groups.shape
+        grads = cotangent.reshape(groups.shape)
+        logsumexp = logsumexp.reshape(batch, kv_heads, group, seq)
+        # rowsum(dO * O) (Dao et al. 2022, appendix B.2, equation 4)
+        delta = jnp.sum(out.astype(jnp.float32) * cotangent.astype(jnp.float32), -1)
+        delta = jnp.moveaxis(delta.reshape(batch, seq, kv_heads, group), 1, 3)
+
+        def step(carry: tuple, pair: jax.Array) -> tuple[tuple, None]:
+            d_query, d_key, d_value, total = carry
+            i, j = pair[0], pair[1]
+            total = jnp.where(j == 0, 0.0, total)
+            q, k, v, do = (_take(x, n, block) for x, n in ((groups, i), (key, j), (value, j), (grads, i)))
+            weights = jnp.exp(_scores(q, k, i, j) - _take(logsumexp, i, block, 3)[..., None])
+            d_weights = _dot("bqkgh,bskh->bkgqs", do, v)
+            d_scores = weights * (d_weights - _take(delta, i, block, 3)[..., None]) * width**-0.5
+            d_scores = d_scores.astype(query.dtype)
+            d_value = _add(d_value, _dot("bkgqs,bqkgh->bskh", weights.astype(do.dtype), do), j * block)
+            d_key = _add(d_key, _dot("bkgqs,bqkgh->bskh", d_scores, q), j * block)
+            total = total + _dot("bkgqs,bskh->bqkgh", d_scores, k)
+            d_query = jax.lax.dynamic_update_slice_in_dim(d_query, total.astype(d_query.dtype), i * block, 1)
+            return (d_query, d_key, d_value, total), None
+
+        start = (
+            jnp.zeros_like(groups),
+            jnp.zeros(key.shape, jnp.float32),
+            jnp.zeros(value.shape, jnp.float32),
+            jnp.zeros((batch, block, kv_heads, group, width), jnp.float32),
+        )
+        (d_query, d_key, d_value, _), _ = jax.lax.scan(step, start, _pairs(seq // block))
+        return d_query.reshape(query.shape), d_key.astype(key.dtype), d_value.astype(value.dtype)
+
+
+def _pairs(blocks: int) -> np.ndarray:
+    """(query block, key block) of the lower triangle, row by row."""
+    return np.array([(i, j) for i in range(blocks) for j in range(i + 1)], np.int32)
+
+
+def _divisor(seq: int, limit: int) -> int:
+    return next(size for size in range(min(seq, limit), 0, -1) if seq % size == 0)
+
+
+def _grouped(query: jax.Array, key: jax.Array) -> jax.Array:
+    """Query as (batch, seq, kv heads, group, head width)."""
+    batch, seq, heads, width = query.shape
+    return query.reshape(batch, seq, key.shape[2], heads // key.shape[2], width)
+
+
+def _take(array: jax.Array, index: jax.Array, block: int, axis: int = 1) -> jax.Array:
+    return jax.lax.dynamic_slice_in_dim(array, index * block, block, axis)
+
+
+def _add(total: jax.Array, part: jax.Array, start: jax.Array) -> jax.Array:
+    old = jax.lax.dynamic_slice_in_dim(total, start, part.shape[1], 1)
+    return jax.lax.dynamic_update_slice_in_dim(total, old + part, start, 1)
+
+
+def _dot(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
+
+
+def _scores(query: jax.Array, key: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
+    """Scaled, causally masked scores (batch, kv heads, group, block, block) of query block i with key block j."""
+    block, width = query.shape[1], query.shape[-1]
+    scores = _dot("bqkgh,bskh->bkgqs", query, key) * width**-0.5
+    rows = i * block + jnp.arange(block)[:, None]
+    columns = j * block + jnp.arange(block)[None, :]
+    return jnp.where(columns <= rows, scores, MASKED)

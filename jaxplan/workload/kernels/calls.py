@@ -1,0 +1,38 @@
+"""How a kernel is called: as a jit with a name that analysers know, and on a mesh under a fully manual shard_map.
+
+A kernel's devices see local arrays and say themselves what they exchange, so its collectives are known beforehand. The
+names (`jaxplan_attention_forward`, ...) let an analyser price the call as one operation instead of entering it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from jaxplan.workload.layout import Layout
+
+PREFIX = "jaxplan_"
+
+
+def named(
+    name: str,
+    function: Callable[..., Any],
+    layout: Layout | None = None,
+    in_specs: Sequence[PartitionSpec] = (),
+    out_specs: Any = None,
+) -> Callable[..., Any]:
+    """`function` as a jit named `jaxplan_<name>`; with a layout, over all of its mesh's axes manually."""
+    inner = function
+    if layout is not None:
+        inner = jax.shard_map(
+            function, mesh=layout.mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False
+        )
+
+    def call(*operands: Any) -> Any:
+        return inner(*operands)
+
+    call.__name__ = call.__qualname__ = PREFIX + name
+    return jax.jit(call)
