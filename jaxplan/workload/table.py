@@ -109,6 +109,7 @@ class Table:
     batch: tuple[Leaf, ...]
     uncovered: Mapping[str, int]
     name: str = ""
+    compute_dtype: str = "bfloat16"     # of the matmuls' operands
 
     def elements(self, dims: DimIds) -> int:
         """Elements of a tensor with these atoms."""
@@ -124,6 +125,16 @@ class Table:
             op.flops * op.times
             for op in self.operations
             if (kind is None or op.kind == kind) and (phase is None or op.phase == phase)
+        )
+
+    @property
+    def model_flops(self) -> float:
+        """FLOPs that the mathematics needs: three times the forward matmuls and attention (Chowdhery et al. 2022,
+        arXiv:2204.02311, appendix B: backward costs twice forward; recomputation does not count)."""
+        return 3.0 * sum(
+            op.flops * op.times
+            for op in self.operations
+            if op.phase == "forward" and op.kind in ("matmul", "attention")
         )
 
     @property
@@ -163,4 +174,5 @@ class Table:
             batch=tuple(leaf(row) for row in data["batch"]),
             uncovered=dict(data["uncovered"]),
             name=data["name"],
+            compute_dtype=data["compute_dtype"],
         )

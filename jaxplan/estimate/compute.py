@@ -1,0 +1,81 @@
+"""What every device computes and reads from its memory: the roofline's two sides, in term form.
+
+Roofline: Williams, Waterman, Patterson 2009 (doi:10.1145/1498765.1498785): an operation takes the longer of its FLOPs
+over the peak rate and its bytes over the memory's rate.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from jaxplan.estimate.terms import Terms
+from jaxplan.estimate.view import Executed, View
+from jaxplan.workload.table import Table
+
+HEAVY = ("matmul", "attention", "lookup")      # kinds whose operands and results are arrays in memory
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operations of one kind, priced together: FLOPs and memory bytes of one step on one device."""
+
+    kind: str
+    recomputed: bool
+    flops: Terms
+    nbytes: Terms
+
+
+def materialized(table: Table) -> frozenset[int]:
+    """Values that become arrays in memory: fusion leaves inputs and results of the heavy operations.
+
+    Elementwise chains and reductions are fused by XLA into one kernel that reads and writes only these (Snider and
+    Liang 2023, arXiv:2301.13062).
+    """
+    kept = {i for i, value in enumerate(table.values) if value.kind != "intermediate"}
+    for op in table.operations:
+        if op.kind in HEAVY:
+            kept.update(read.value for read in op.reads)
+            kept.update(op.writes)
+    return frozenset(kept | set(table.residuals))
+
+
+def work(view: View) -> tuple[Work, ...]:
+    """The step's work: one entry a heavy operation (merged where equal), one for all fused memory-bound passes."""
+    kept = materialized(view.table)
+    passes: set[tuple[int, str, bool]] = set()
+    merged: dict[tuple, tuple[Terms, Terms]] = defaultdict(lambda: (Terms(), Terms()))
+    for run in view.executed:
+        op = run.operation
+        flops = view.per_step(op.flops * op.times, op.dims, set(view.operation_owners(op)), run.phase)
+        heavy = op.kind in HEAVY
+        nbytes = _bytes(view, run, kept, None if heavy else passes)
+        key = (op.kind, run.recomputed, *sorted(flops.coefficients)) if heavy else ("memory-bound", run.recomputed)
+        old_flops, old_bytes = merged[key]
+        merged[key] = (old_flops + flops, old_bytes + nbytes)
+    return tuple(Work(key[0], key[1], *costs) for key, costs in merged.items())
+
+
+def _bytes(view: View, run: Executed, kept: frozenset[int], passes: set | None) -> Terms:
+    """Memory bytes of one operation: its materialized operands as it reads them (gathered), and its results.
+
+    Fused operations share `passes`: what one of them has read in a phase, the others find in registers.
+    """
+    op, nbytes = run.operation, Terms()
+    needed = view.operation_owners(op)
+    for read in op.reads:
+        key = (read.value, run.phase, run.recomputed)
+        if read.value not in kept or (passes is not None and key in passes):
+            continue
+        if passes is not None:
+            passes.add(key)
+        dims = view.table.values[read.value].dims
+        owners = {axis for axis, dim in needed.items() if dim in dims}
+        nbytes = nbytes + view.per_step(view.table.nbytes(read.value) * op.times, dims, owners, run.phase)
+    for value in op.writes:
+        if value in kept:
+            dims = view.table.values[value].dims
+            nbytes = nbytes + view.per_step(
+                view.table.nbytes(value) * op.times, dims, set(view.owners(dims)), run.phase
+            )
+    return nbytes

@@ -1,0 +1,101 @@
+"""The memory ledger of one device, in term form: state exactly, activations by the cut, workspace by liveness.
+
+The total is the largest over a few moments of the step (forward, loss, backward, update) of the sum of what is then
+alive; the ledger is that moment's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxplan.estimate.liveness import Point, working_sets
+from jaxplan.estimate.terms import Terms, total
+from jaxplan.estimate.view import Executed, View
+from jaxplan.plan.sharding import Rules
+from jaxplan.workload.table import Leaf, Table
+
+PARTS = ("params", "optimizer", "batch", "gradients", "activations", "workspace")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One moment of the step: what of each kind is alive on a device."""
+
+    name: str
+    gradients: Terms
+    activations: Terms
+    workspace: Terms
+
+
+@dataclass(frozen=True)
+class Memory:
+    """State that always exists, and the moments whose largest decides the total."""
+
+    params: Terms
+    optimizer: Terms
+    batch: Terms
+    moments: tuple[Moment, ...]
+
+
+def memory(view: View) -> Memory:
+    """The memory of every plan under the view's rules and cut."""
+    table, rules = view.table, view.rules
+    return Memory(
+        params=_leaves(table, rules, table.parameters),
+        optimizer=_leaves(table, rules.storage_of_optimizer, table.optimizer),
+        batch=_leaves(table, rules, table.batch),
+        moments=_moments(view),
+    )
+
+
+def _leaves(table: Table, rules: Rules, leaves: tuple[Leaf, ...]) -> Terms:
+    """Bytes of arrays as their PartitionSpecs store them."""
+    names = [dim.name for dim in table.dims]
+    parts = []
+    for leaf in leaves:
+        spec = rules.spec(leaf.shape, names, ("data", "fsdp", "tensor"))
+        nbytes = table.elements(tuple(d for s in leaf.shape for d in s)) * leaf.itemsize
+        parts.append(Terms.one(nbytes, **{axis: -1 for axes in spec for axis in axes}))
+    return total(parts)
+
+
+def _moments(view: View) -> tuple[Moment, ...]:
+    """Forward, loss, backward and update, each with the largest working sets of its operations."""
+    table = view.table
+    gradients = _leaves(table, view.rules, table.parameters)
+    accumulators = gradients.times(accumulating=1)
+    saved = total([view.live(v) * table.values[v].copies for v in view.cut.saved])
+    resident = frozenset(
+        {i for i, value in enumerate(table.values) if value.kind == "parameter"} | set(view.cut.saved)
+    )
+    moments = []
+    for name, runs, grads in (
+        ("forward", _runs(view, "forward", True), accumulators),
+        ("loss", _runs(view, "backward", False), accumulators),
+        ("backward", _runs(view, "backward", True), gradients + accumulators),
+    ):
+        for point in _largest(working_sets(view, runs, resident)):
+            moments.append(Moment(f"{name}: {point.name}", grads, saved, point.alive))
+    moments.append(Moment("update", gradients + accumulators * 0.0, Terms(), Terms()))
+    return tuple(moments)
+
+
+def _runs(view: View, phase: str, in_layers: bool) -> list[Executed]:
+    """The operations of a phase inside (or outside) the loop over layers."""
+    return [
+        run
+        for run in view.executed
+        if run.phase == phase and ("layers" in run.operation.scope) == in_layers
+    ]
+
+
+def _largest(points: tuple[Point, ...], keep: int = 3) -> list[Point]:
+    """The points that can be largest: the largest without sharding, and with everything sharded a hundredfold."""
+    import numpy as np
+
+    if not points:
+        return [Point("nothing", Terms())]
+    probes = np.array([[1, 1, 1, 1, 1, 1], [1, 64, 1, 1, 8, 1], [8, 1, 8, 4, 8, 1], [1, 256, 1, 1, 1, 1.0]])
+    values = np.array([point.alive.at(probes) for point in points])
+    chosen = dict.fromkeys(int(i) for i in values.argmax(axis=0))
+    return [points[i] for i in list(chosen)[: keep + 1]]

@@ -1,0 +1,94 @@
+"""Costs in term form: a sum of coefficients times powers of the plan's sizes.
+
+For fixed rules every cost of a plan is a polynomial in the sizes of the mesh axes, the microbatches and the loss
+chunks: an operation's work falls with the size of each axis that shards it, a live activation with the microbatches, a
+gathered weight rises with them. The terms are collected once (milliseconds); any number of plans is then one matrix
+product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float
+
+#: What the terms are powers of. `accumulating` is 1 with more than one microbatch and 0 with one.
+VARIABLES = ("data", "fsdp", "tensor", "microbatches", "loss_chunks", "accumulating")
+AXES = VARIABLES[:3]
+Exponents = tuple[int, ...]
+
+
+def exponents(**powers: int) -> Exponents:
+    """The exponents of one monomial, by variable: `exponents(fsdp=-1, microbatches=1)`."""
+    unknown = set(powers) - set(VARIABLES)
+    if unknown:
+        raise ValueError(f"unknown variables {sorted(unknown)}; known are {VARIABLES}")
+    return tuple(powers.get(name, 0) for name in VARIABLES)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """One cost: `sum over terms of coefficient * prod(size ** exponent)`. Terms add, and scale by numbers."""
+
+    coefficients: Mapping[Exponents, float] = field(default_factory=dict)
+
+    @classmethod
+    def one(cls, coefficient: float, **powers: int) -> Terms:
+        return cls({exponents(**powers): float(coefficient)})
+
+    def __add__(self, other: Terms) -> Terms:
+        total = dict(self.coefficients)
+        for powers, coefficient in other.coefficients.items():
+            total[powers] = total.get(powers, 0.0) + coefficient
+        return Terms(total)
+
+    def __mul__(self, factor: float) -> Terms:
+        return Terms({powers: coefficient * factor for powers, coefficient in self.coefficients.items()})
+
+    def times(self, **powers: int) -> Terms:
+        """Every term multiplied by one monomial."""
+        more = exponents(**powers)
+        return Terms({tuple(a + b for a, b in zip(e, more, strict=True)): c for e, c in self.coefficients.items()})
+
+    def at(self, sizes: Float[np.ndarray, "plans variables"]) -> Float[np.ndarray, " plans"]:
+        """The cost of each plan."""
+        return TermMatrix.of([self]).evaluate(sizes)[:, 0]
+
+
+def total(parts: Sequence[Terms]) -> Terms:
+    """The sum of several costs."""
+    out = Terms()
+    for part in parts:
+        out = out + part
+    return out
+
+
+@dataclass(frozen=True)
+class TermMatrix:
+    """Several costs over one set of monomials, ready for many plans."""
+
+    powers: np.ndarray          # int [monomials, variables]
+    coefficients: np.ndarray    # float [monomials, costs]
+
+    @classmethod
+    def of(cls, costs: Sequence[Terms]) -> TermMatrix:
+        monomials = sorted({powers for cost in costs for powers in cost.coefficients})
+        row = {powers: i for i, powers in enumerate(monomials)}
+        matrix = np.zeros((len(monomials), len(costs)))
+        for column, cost in enumerate(costs):
+            for powers, coefficient in cost.coefficients.items():
+                matrix[row[powers], column] = coefficient
+        return cls(np.array(monomials, dtype=int).reshape(len(monomials), len(VARIABLES)), matrix)
+
+    def evaluate(self, sizes: Float[np.ndarray, "plans variables"]) -> Float[np.ndarray, "plans costs"]:
+        """All costs of all plans: one power table per variable, then one matrix product."""
+        monomials = np.ones((len(self.powers), len(sizes)))
+        for variable in range(len(VARIABLES)):
+            column = self.powers[:, variable]
+            for power in np.unique(column[column != 0]):
+                monomials[column == power] *= sizes[:, variable] ** float(power) if power > 0 else (
+                    1.0 / sizes[:, variable] ** float(-power)
+                )
+        return monomials.T @ self.coefficients

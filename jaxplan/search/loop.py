@@ -1,0 +1,197 @@
+"""Proving the best: partition a dozen, compile the top few, learn from each proof, stop when nothing can beat the best.
+
+This layer knows no compiler: a `Prover` is handed in. Every proof is reported as it arrives, so that an interrupted
+search loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from jaxplan.plan.plan import Plan
+from jaxplan.search.rank import Ranking
+
+Key = tuple[int, int]      # mesh row, policy
+
+
+class Proof(Protocol):
+    """What a tier found out about a plan (`compile.evidence.Evidence`)."""
+
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def total_bytes(self) -> float | None: ...
+    @property
+    def step_time_s(self) -> float | None: ...
+
+
+class Prover(Protocol):
+    """Submits plans to a tier; None where the tier is not available here."""
+
+    def partition(self, plan: Plan) -> Future[Any] | None: ...
+    def compile(self, plan: Plan) -> Future[Any] | None: ...
+
+
+@dataclass
+class Progress:
+    """Everything known so far; `proofs[row][tier]` is the proof of a candidate.
+
+    Attributes:
+        memory_ratio, time_ratio: compiled over estimated, the median of the plans compiled so far (1 before the first).
+        stopped: why the search stopped, in words.
+    """
+
+    ranking: Ranking
+    plan_of: Callable[[int], Plan]
+    proofs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    memory_ratio: float = 1.0
+    time_ratio: float = 1.0
+    stopped: str = ""
+
+    def compiled(self) -> list[int]:
+        """Candidates that the target's compiler accepted, fastest first."""
+        rows = [row for row, found in self.proofs.items() if "compile" in found and found["compile"].ok]
+        return sorted(rows, key=self.time_s)
+
+    def refused(self) -> list[int]:
+        """Candidates that a tier refused: they do not fit, or could not be partitioned or compiled."""
+        return [row for row, found in self.proofs.items() if any(not proof.ok for proof in found.values())]
+
+    def time_s(self, row: int) -> float:
+        """The best known step time of a candidate: compiled, else the estimate corrected by what was learned."""
+        proof = self.proofs.get(row, {}).get("compile")
+        if proof is not None and proof.step_time_s is not None:
+            return float(proof.step_time_s)
+        return float(self.ranking.value_s[row]) * self.time_ratio
+
+    def order(self) -> list[int]:
+        """Candidates that still fit, one for each mesh and policy, best first, refused ones left out."""
+        corrected = self.ranking.total_bytes * self.memory_ratio
+        fits = self.ranking.placeable & (corrected <= self.ranking.machine.device_hbm_bytes)
+        fits[self.refused()] = False
+        fits[self.compiled()] = True
+        times = self.ranking.value_s * self.time_ratio
+        for row in self.compiled():
+            times[row] = self.time_s(row)
+        seen: set[Key] = set()
+        out = []
+        for row in map(int, self.ranking.order(times, fits)):
+            key = (int(self.ranking.space.mesh[row]), int(self.ranking.space.policy[row]))
+            if key not in seen or row in self.proofs:
+                seen.add(key)
+                out.append(row)
+        return out
+
+    def learn(self) -> None:
+        """Corrects the estimates by the median ratio over what was compiled."""
+        memory, times = [], []
+        for row, found in self.proofs.items():
+            proof = found.get("compile")
+            if proof is None or not proof.total_bytes:
+                continue
+            memory.append(proof.total_bytes / self.ranking.total_bytes[row])
+            if proof.ok and proof.step_time_s:
+                times.append(proof.step_time_s / self.ranking.value_s[row])
+        if memory:
+            self.memory_ratio = float(np.median(memory))
+        if times:
+            self.time_ratio = float(np.median(times))
+
+    def contenders(self) -> int:
+        """Uncompiled candidates whose lower bound, corrected, is still under the best compiled time."""
+        best = self.compiled()
+        if not best:
+            return len(self.ranking.space)
+        floor = self.ranking.low_s * min(1.0, self.time_ratio)
+        alive = self.ranking.fits & (floor < self.time_s(best[0]))
+        alive[list(self.proofs)] = False
+        return int(alive.sum())
+
+
+OnProof = Callable[[str, int, Progress], None]
+
+
+def prove(
+    progress: Progress, prover: Prover, top: int, partition_count: int, compile_limit: int, on_proof: OnProof
+) -> None:
+    """Runs the partition and compile tiers over the best candidates, updating `progress`.
+
+    Args:
+        top: how many plans must be compiled successfully.
+        partition_count: how many of the best are partitioned first.
+        compile_limit: the most compiles that are tried.
+        on_proof: called with (tier, row, progress) after every proof.
+    """
+    for row, proof in _complete(progress, prover.partition, progress.order()[:partition_count], {}):
+        progress.proofs.setdefault(row, {})["partition"] = proof
+        on_proof("partition", row, progress)
+    pending: dict[Future, int] = {}
+    tried = 0
+    while True:
+        wanted = min(max(_wanted(progress, top), 0), compile_limit - tried)
+        rows = [r for r in progress.order() if "compile" not in progress.proofs.get(r, {}) and r not in pending.values()]
+        submitted = {}
+        for row in rows[: max(0, wanted - len(pending))]:
+            future = prover.compile(progress.plan_of(row))
+            if future is None:
+                progress.stopped = "the target's compiler is not installed here"
+                return
+            submitted[future] = row
+            tried += 1
+        pending |= submitted
+        if not pending:
+            break
+        done, _ = wait(pending, return_when=FIRST_COMPLETED)
+        for future in done:
+            row = pending.pop(future)
+            progress.proofs.setdefault(row, {})["compile"] = future.result()
+            progress.learn()
+            on_proof("compile", row, progress)
+    progress.stopped = _why_stopped(progress, top, tried, compile_limit)
+
+
+def _wanted(progress: Progress, top: int) -> int:
+    """How many more compiles are wanted: up to `top` successes, then the best estimate while it would come first."""
+    compiled = progress.compiled()
+    if len(compiled) < top:
+        return top - len(compiled)
+    order = progress.order()
+    best_open = next((row for row in order if "compile" not in progress.proofs.get(row, {})), None)
+    return int(best_open is not None and progress.time_s(best_open) < progress.time_s(compiled[0]))
+
+
+def _why_stopped(progress: Progress, top: int, tried: int, limit: int) -> str:
+    open_ = progress.contenders()
+    if not progress.compiled():
+        return f"none of {tried} plans compiled"
+    if not open_:
+        return "no uncompiled plan's lower bound can beat the best compiled one"
+    if tried >= limit:
+        return f"{limit} compiles were tried (--compiles raises it)"
+    return (
+        f"no uncompiled plan is expected to beat the best compiled one; the lower bounds of {open_:,} still could "
+        f"(--top {2 * top} compiles more of them)"
+    )
+
+
+def _complete(
+    progress: Progress, submit: Callable[[Plan], Future | None], rows: list[int], done: Mapping[int, Any]
+) -> Iterator[tuple[int, Any]]:
+    """Submits candidates and yields their proofs as they complete; nothing where the tier is not available."""
+    pending: dict[Future, int] = {}
+    for row in rows:
+        if row in done:
+            continue
+        future = submit(progress.plan_of(row))
+        if future is None:
+            return
+        pending[future] = row
+    while pending:
+        finished, _ = wait(pending, return_when=FIRST_COMPLETED)
+        for future in finished:
+            yield pending.pop(future), future.result()

@@ -1,0 +1,84 @@
+"""The estimate of every candidate, and their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from jaxplan.estimate.ledger import Estimate, estimate_of
+from jaxplan.estimate.network import Network
+from jaxplan.estimate.step import Estimates, Estimator
+from jaxplan.estimate.view import View
+from jaxplan.machine.topology import Machine
+from jaxplan.plan.remat import POLICIES
+from jaxplan.plan.sharding import standard_rules
+from jaxplan.search.space import Space
+from jaxplan.workload.cut import cut
+from jaxplan.workload.table import Table
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Every candidate's estimated memory and time; row `i` is candidate `i` of the space."""
+
+    space: Space
+    machine: Machine
+    estimators: dict[tuple[int, int], Estimator]    # (rules, policy) -> estimator
+    network: Network
+    total_bytes: np.ndarray
+    low_s: np.ndarray
+    value_s: np.ndarray
+    high_s: np.ndarray
+
+    @cached_property
+    def placeable(self) -> np.ndarray:
+        """Whether the mesh can be laid on the machine's physical axes."""
+        return ~np.isin(self.space.mesh, list(self.network.illegal))
+
+    @cached_property
+    def fits(self) -> np.ndarray:
+        return (self.total_bytes <= self.machine.device_hbm_bytes) & self.placeable
+
+    def order(self, value_s: np.ndarray | None = None, fits: np.ndarray | None = None) -> np.ndarray:
+        """Candidates that fit, fastest first; equally fast ones by memory."""
+        value_s = self.value_s if value_s is None else value_s
+        rows = np.flatnonzero(self.fits if fits is None else fits)
+        return rows[np.lexsort((self.total_bytes[rows], value_s[rows]))]
+
+    def nearest_misses(self, count: int) -> np.ndarray:
+        """Candidates that do not fit, smallest memory first."""
+        rows = np.flatnonzero(self.placeable)
+        return rows[np.argsort(self.total_bytes[rows], kind="stable")][:count]
+
+    def estimate(self, row: int) -> Estimate:
+        """The whole ledger of one candidate."""
+        return estimate_of(self._row(row), 0)
+
+    def _row(self, row: int) -> Estimates:
+        estimator = self.estimators[int(self.space.rules[row]), int(self.space.policy[row])]
+        return estimator.evaluate(
+            self.space.variables()[row : row + 1], self.space.mesh[row : row + 1], self.network
+        )
+
+
+def rank(space: Space, table: Table, machine: Machine) -> Ranking:
+    """Prices the whole space: one estimator for each pair of rules and rematerialization policy."""
+    network = Network(machine, space.meshes)
+    variables = space.variables()
+    totals = np.full(len(space), np.inf)
+    low, value, high = totals.copy(), totals.copy(), totals.copy()
+    estimators = {}
+    cuts = [cut(table, POLICIES[name].saved) for name in space.policies]
+    for r, rules in enumerate(space.rule_sets):
+        for p, kept in enumerate(cuts):
+            rows = np.flatnonzero((space.rules == r) & (space.policy == p))
+            if not len(rows):
+                continue
+            view = View(table, standard_rules(rules.sequence_sharding, rules.zero1), kept)
+            estimators[r, p] = estimator = Estimator(view, machine)
+            found = estimator.evaluate(variables[rows], space.mesh[rows], network)
+            totals[rows] = found.total_bytes
+            low[rows], value[rows], high[rows] = found.low_s, found.value_s, found.high_s
+    return Ranking(space, machine, estimators, network, totals, low, value, high)
