@@ -25,7 +25,8 @@ def test_a_typographic_dash_is_found():             # jax#13148
 
 def test_warnings_of_the_partitioner_are_seen_whatever_the_user_set():
     place = env.environment(2, {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "tpu"})
-    whole = place.over({"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "tpu", "JAX_NUM_CPU_DEVICES": "3", "HOME": "/h"})
+    theirs = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "tpu", "JAX_NUM_CPU_DEVICES": "3", "HOME": "/h"}
+    whole = place.over(theirs)
     assert whole["TF_CPP_MIN_LOG_LEVEL"] == "0" and whole["JAX_PLATFORMS"] == "cpu" and whole["HOME"] == "/h"
     assert "JAX_NUM_CPU_DEVICES" not in whole
 
@@ -42,7 +43,7 @@ def test_environments_compare_by_content():
 
 
 def test_variables_that_decide_the_program():
-    parent = {"XLA_FLAGS": f"{DEVICES}=8 --xla_a=1", "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu", "HOME": "/h"}
+    parent = {"XLA_FLAGS": f"{DEVICES}=8 --xla_a=1", "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu", "HOME": "/"}
     assert env.deciding_variables(parent) == {"XLA_FLAGS": "--xla_a=1", "JAX_ENABLE_X64": "1"}
     assert env.deciding_variables({"XLA_FLAGS": f"{DEVICES}=8"}) == {}
 
@@ -84,7 +85,8 @@ def test_no_jax_at_all(monkeypatch):
 
 
 def test_pins_are_read_from_the_extra_that_is_asked_for(monkeypatch):
-    installed(monkeypatch, BASE, ("libtpu>=1 ; extra == 'other'", "libtpu==2.* ; extra == 'tpu'", "jaxlib<=3,>=2"))
+    pins = ("libtpu>=1 ; extra == 'other'", "libtpu==2.* ; extra == 'tpu'", "jaxlib<=3,>=2")
+    installed(monkeypatch, BASE, pins)
     assert env.required_version("libtpu", extra="tpu") == "==2.*"
     assert env.required_version("jaxlib") == "<=3,>=2"
     assert env.required_version("nothing") is None
