@@ -39,7 +39,7 @@ class Value:
 
     shape: Shape
     itemsize: int
-    kind: Literal["parameter", "batch", "intermediate"] = "intermediate"
+    kind: Literal["parameter", "batch", "optimizer", "intermediate"] = "intermediate"
     copies: int = 1
     tag: str = ""
     path: str = ""
