@@ -1,0 +1,288 @@
+"""The collectives of a compiled module: what, how big, along which mesh axes, how often, hidden behind what.
+
+Each is one record, whatever it looks like in the text: a plain operation, a pair of start and done, a TPU's
+asynchronous fusions (start, steps, done), a SparseCore call, or a TPU's reduce-scatter, which is written as
+a fusion of an all-reduce and a slice. Bytes follow `jaxplan.machine.collectives`: the gathered result of an
+all-gather, the input of a reduce-scatter, the tensor of an all-reduce, the local bytes of an all-to-all,
+the message of a permute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxplan.compile.collective_form import (
+    KINDS,
+    async_key,
+    base_kind,
+    is_sliced_all_reduce,
+    rounded_to_bf16,
+    slices_of,
+    sum_of,
+)
+from jaxplan.compile.hlo import BITS, Computation, HloError, Instruction, Module
+from jaxplan.compile.hlo_cost import FlopCounter
+from jaxplan.compile.replica_groups import group_text, mesh_axes, replica_groups, source_target_pairs
+from jaxplan.compile.trip_count import trip_count
+
+ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER = "all-gather", "all-reduce", "reduce-scatter"
+PERMUTE = "collective-permute"
+_COMPUTE = frozenset(("fusion", "dot", "convolution", "custom-call", "while", "conditional", "call"))
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of a module, as one device sees it.
+
+    Attributes:
+        name: its instruction (the start, where it is asynchronous), in `computation`.
+        kind: `all-gather`, `reduce-scatter`, `all-reduce`, `all-to-all`, `collective-permute`,
+            `collective-broadcast`, `ragged-all-to-all`.
+        nbytes: bytes of one execution, by the convention of its kind.
+        axes: mesh axes that it runs along.
+        group_size: devices of a group (for a permute: devices along its axes).
+        whole_axes: False where groups hold a part of an axis only.
+        executions: how often it runs; a lower bound where `bounded` is False.
+        asynchronous: whether it starts and ends at different places of the schedule.
+        between: computing instructions scheduled between its start and its end.
+        between_flops: matmul FLOPs of these instructions.
+        op_name: the JAX operation that it comes from.
+        reads_as_reduce_scatter: an all-reduce of which each device keeps its slice only: host XLA's way to
+        write a
+            reduce-scatter.
+        target_nbytes: bytes where bfloat16 is native; host XLA widens to float32 what it rounds again on
+        arrival.
+        emitter: the algorithm that a TPU compiler chose; empty elsewhere.
+    """
+
+    name: str
+    computation: str
+    kind: str
+    nbytes: int
+    axes: tuple[str, ...]
+    group_size: int
+    whole_axes: bool
+    executions: int
+    bounded: bool
+    asynchronous: bool
+    between: int
+    between_flops: float
+    op_name: str
+    reads_as_reduce_scatter: bool
+    target_nbytes: int
+    emitter: str
+
+    @property
+    def target_kind(self) -> str:
+        """What the target's compiler makes of it: a sliced all-reduce is a reduce-scatter."""
+        return REDUCE_SCATTER if self.reads_as_reduce_scatter else self.kind
+
+    @property
+    def moved_bytes(self) -> float:
+        """Bytes that each device sends in all executions with a ring, at the target's width."""
+        return ring_bytes(self.target_kind, self.target_nbytes, self.group_size) * self.executions
+
+
+def ring_bytes(kind: str, nbytes: float, size: int) -> float:
+    """Bytes that each device sends when `size` devices run a collective of `nbytes` around a ring.
+
+    (size - 1)/size of the bytes; twice that for an all-reduce; the message itself for a permute. It makes
+    the forms of one exchange comparable: a gather, and the permutes that a compiler makes of it to overlap
+    it with a matmul.
+    """
+    if kind == PERMUTE:
+        return float(nbytes)
+    return (2.0 if kind == ALL_REDUCE else 1.0) * nbytes * (size - 1) / size
+
+
+def collectives(
+    module: Module, axes: Mapping[str, int], order: np.ndarray | None = None
+) -> tuple[Collective, ...]:
+    """Every collective of `module`, in schedule order, loops entered once.
+
+    Args:
+        module: parsed HLO.
+        axes: the mesh the module was compiled for: name -> size, major first.
+        order: int[sizes], the number that the text gives to the device at each place of the mesh. Leave it
+        out for
+            jitted programs: they number partitions by place.
+
+    Raises:
+        HloError: replica groups in an unknown spelling or of devices outside the mesh.
+    """
+    return tuple(_Reader(module, axes, order).read(module.entry, 1, True))
+
+
+def by_axes(found: Iterable[Collective]) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Bytes of all executions by (kind, axes), as the target would see them."""
+    total: dict[tuple[str, tuple[str, ...]], float] = {}
+    for one in found:
+        key = (one.target_kind, one.axes)
+        total[key] = total.get(key, 0.0) + float(one.target_nbytes) * one.executions
+    return total
+
+
+def moved_by_axes(found: Iterable[Collective]) -> dict[tuple[str, ...], float]:
+    """Bytes that each device sends by axes, whatever form the exchange takes."""
+    total: dict[tuple[str, ...], float] = {}
+    for one in found:
+        total[one.axes] = total.get(one.axes, 0.0) + one.moved_bytes
+    return total
+
+
+class _Reader:
+    def __init__(self, module: Module, axes: Mapping[str, int], order: np.ndarray | None) -> None:
+        self._module, self._axes, self._order = module, axes, order
+        self._widened = module.backend == "cpu"
+        self._flops = FlopCounter(module)
+
+    def read(self, computation: Computation, times: int, bounded: bool) -> Iterator[Collective]:
+        """Collectives of `computation`, which runs `times`, and of all that it calls."""
+        seen: set[object] = set()
+        for place, instruction in enumerate(computation.instructions):
+            opcode = instruction.opcode
+            if opcode == "while":
+                trips = trip_count(self._module, instruction)
+                body = self._module.callee(instruction, "body")
+                known = trips.count is not None
+                yield from self.read(
+                    body, times * (trips.count if trips.count is not None else 1), bounded and known
+                )
+            elif opcode == "conditional":
+                yield from self._costliest_branch(instruction, times, bounded)
+            elif opcode in ("call", "fusion", "async-start", "call-start"):
+                for inner in self._inside(instruction):
+                    key = async_key(inner)
+                    if key is None or key not in seen:
+                        seen.add(key)
+                        yield from self._records(inner, computation, place, times, bounded)
+            elif base_kind(opcode) in KINDS:
+                yield from self._records(instruction, computation, place, times, bounded)
+
+    def _costliest_branch(self, conditional: Instruction, times: int, bounded: bool) -> list[Collective]:
+        names = conditional.called["branches"]
+        branches = [list(self.read(self._module.computation(name), times, bounded)) for name in names]
+        return max(branches, key=lambda found: sum(one.moved_bytes for one in found))
+
+    def _inside(self, caller: Instruction) -> Iterator[Instruction]:
+        """Collectives in a fusion or called computation, at any depth."""
+        for instruction in self._module.callee(caller, "calls", "to_apply").instructions:
+            if base_kind(instruction.opcode) in KINDS:
+                yield instruction
+            elif instruction.opcode in ("fusion", "call", "async-start", "call-start"):
+                yield from self._inside(instruction)
+
+    def _records(
+        self, instruction: Instruction, computation: Computation, place: int, times: int, bounded: bool
+    ) -> Iterator[Collective]:
+        members, size = self._members(instruction)
+        axes, whole = mesh_axes(members, self._axes, self._order)
+        if not axes:
+            return  # every device talks to itself
+        caller = computation.instructions[place]
+        end = self._end(caller, instruction, computation, place)
+        hidden_by = computation.instructions[place + 1 : end] if end is not None else []
+        work = [one for one in hidden_by if one.opcode in _COMPUTE and base_kind(one.opcode) not in KINDS]
+        counts = [self._flops.of_instruction(one) for one in work]
+        kind = base_kind(instruction.opcode)
+        if kind == PERMUTE:
+            size = int(np.prod([self._axes[name] for name in axes]))
+        if kind == ALL_REDUCE and is_sliced_all_reduce(instruction):
+            kind = REDUCE_SCATTER
+        for sliced, nbytes, target_nbytes in self._parts(instruction, kind, size):
+            yield Collective(
+                name=instruction.name,
+                computation=computation.name,
+                kind=kind,
+                nbytes=nbytes,
+                axes=axes,
+                group_size=size,
+                whole_axes=whole or kind == PERMUTE,
+                executions=times,
+                bounded=bounded,
+                asynchronous=end is not None,
+                between=len(work),
+                between_flops=sum(count.total for count in counts if count is not None),
+                op_name=instruction.op_name or caller.op_name,
+                reads_as_reduce_scatter=sliced,
+                target_nbytes=target_nbytes,
+                emitter=_emitter(instruction) or _emitter(caller),
+            )
+
+    def _members(self, instruction: Instruction) -> tuple[np.ndarray, int]:
+        if base_kind(instruction.opcode) == PERMUTE:
+            return source_target_pairs(instruction), 2
+        text = group_text(instruction)
+        if text is None:
+            raise HloError(f"{instruction.name} ({instruction.opcode}) names no replica groups")
+        groups = replica_groups(text, self._module.devices)
+        return groups, groups.shape[1]
+
+    def _parts(self, instruction: Instruction, kind: str, size: int) -> Iterator[tuple[bool, int, int]]:
+        """(reads as reduce-scatter, bytes, bytes on the target), of the arrays that share one fate."""
+        factor = size if kind == ALL_GATHER else 1
+        operands = instruction.operands
+        if kind in (PERMUTE, "ragged-all-to-all"):
+            # What follows is where to write (`slice_sizes`: in place), not what to send.
+            in_place = kind != PERMUTE or "slice_sizes=" in instruction.structure
+            operands = operands[:1] if in_place else operands
+        total: dict[bool, list[int]] = {}
+        sums: set[str] = set()
+        for index, operand in enumerate(operands):
+            nbytes = operand.nbytes * factor
+            sliced, target = self._on_target(
+                instruction, kind, size, None if len(operands) == 1 else index, sums
+            )
+            bytes_of = total.setdefault(sliced, [0, 0])
+            bytes_of[0] += nbytes
+            bytes_of[1] += int(nbytes * target)
+        for sliced, (nbytes, target_nbytes) in total.items():
+            yield sliced, nbytes, target_nbytes
+
+    def _on_target(
+        self, instruction: Instruction, kind: str, size: int, index: int | None, sums: set[str]
+    ) -> tuple[bool, float]:
+        """How an accelerator would move host XLA's array: (as reduce-scatter?, share of the bytes)."""
+        if not self._widened:
+            return False, 1.0
+        if kind == ALL_REDUCE and index is not None:
+            together = sum_of(self._module, instruction, index)
+            if together and together in sums:
+                return False, 0.0
+            sums.add(together)
+        sliced = kind == ALL_REDUCE and slices_of(self._module, instruction, index) == size
+        narrow = rounded_to_bf16(self._module, instruction, index)
+        return sliced, BITS["bf16"] / BITS["f32"] if narrow else 1.0
+
+    def _end(
+        self, caller: Instruction, instruction: Instruction, computation: Computation, place: int
+    ) -> int | None:
+        """Place of the end of an asynchronous collective; None where it is synchronous."""
+        if caller.config.get("collective_backend_config", {}).get("is_sync"):
+            return None
+        later = computation.instructions[place + 1 :]
+        if caller.opcode.endswith("-start"):
+            names = {caller.name}
+            for offset, one in enumerate(later, place + 1):
+                if names.intersection(one.operand_names):
+                    if one.opcode.endswith("-done"):
+                        return offset
+                    names.add(one.name)  # an update between start and done
+            return None
+        key = async_key(instruction)
+        if key is None:
+            return None
+        ends = [
+            offset
+            for offset, one in enumerate(later, place + 1)
+            if one.opcode == "fusion" and any(async_key(inner) == key for inner in self._inside(one))
+        ]
+        return ends[-1] if ends else None
+
+
+def _emitter(instruction: Instruction) -> str:
+    config = instruction.config.get("collective_algorithm_config", {})
+    return str(config.get("emitter", "")) if isinstance(config, dict) else ""
