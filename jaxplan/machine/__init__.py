@@ -1,0 +1,1 @@
+"""Chips, machines, the links under a mesh. No JAX here."""

@@ -1,0 +1,141 @@
+"""Rates of a group of devices from the stretches of links that it covers. No JAX here.
+
+Every rate is per device and one way, with all groups of the same mesh axes at work at once.
+
+Torus (How To Scale Your Model, `tpus.md` and `sharding.md`; Chan et al. 2007, "Collective communication: theory,
+practice, and experience", sections 3 and 4). A chip at the end of a line receives through one link, a chip of a ring
+through two: line `link`, closed ring `2 link`. Stretches over several torus axes are gathered at once and add up. A
+stretch of stride s shares its links with s interleaved groups: `link / s`, `2 link / s` where the sub-ring closes; it
+is gathered first, one after the other, while the data is small.
+
+Two tiers (devices of a chip inside, torus outside; NVLink domain inside, network outside). A group of n = d h has d
+members inside each of h tiers. The outside carries (h - 1) / h of the gathered bytes into each tier through the links
+of its d members, the inside hands everything to everyone, both pipelined: the slower of the two counts.
+
+All-to-all by bisection (Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication operations in
+MPICH", section 3.3, for the bound; the torus cut as in the scaling book): of a stretch of f with S bytes a device, f S
+/ 4 cross the middle each way, through one link of a line or two of a ring.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from jaxplan.machine.links import Links
+from jaxplan.machine.topology import Machine
+
+AXIS_NAMES = "xyz"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """`size` positions, `stride` apart, of a level of that `length`."""
+
+    size: int
+    stride: int
+    length: int
+
+    def closes(self, wraps: bool) -> bool:
+        """Whether it is a ring: it goes all the way round a level that wraps. Two positions are a line."""
+        return wraps and self.size > 2 and self.size * self.stride == self.length
+
+
+def links(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
+    """The links of a group that covers these segments, innermost level first."""
+    return _torus(machine, segments) if machine.kind == "tpu" else _cluster(machine, segments)
+
+
+def _size(segments: tuple[Segment, ...]) -> int:
+    return math.prod(segment.size for segment in segments)
+
+
+def two_tier_rate(inside: int, outside: int, inner_rate: float, outer_rate: float) -> float:
+    """Ring-like rate per device of a group of inside x outside devices.
+
+    Args:
+        inside: members of the group in one tier, d.
+        outside: tiers, h.
+        inner_rate: bytes/s into one device from inside its tier.
+        outer_rate: bytes/s into one tier from outside, for each of the d members (their links work for the group).
+    """
+    if outside == 1:
+        return inner_rate
+    n = inside * outside
+    crossing = inside * outer_rate * ((n - 1) / n) / ((outside - 1) / outside)
+    return crossing if inside == 1 else min(inner_rate, crossing)
+
+
+def _torus(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
+    chip, wraps = machine.chip, machine.wraps
+    inside, outside = _size(segments[0]), math.prod(_size(level) for level in segments[1:])
+    share = chip.devices_per_chip          # devices that share the links of one chip
+    flat = [(s, s.closes(wrap)) for level, wrap in zip(segments[1:], wraps, strict=True) for s in level]
+    on_chip = chip.on_chip_bytes_per_s or math.inf
+    outer = torus_rate(flat, chip.link_bytes_per_s) / share if flat else math.inf
+    n = inside * outside
+    cross = max((s.size * s.stride * share / (4 * (2 if ring else 1) * chip.link_bytes_per_s) for s, ring in flat), default=0)
+    exchange = max(cross, (inside - 1) / n / on_chip)
+    slowest = max((s.stride for s, _ in flat), default=0)
+    neighbour = chip.link_bytes_per_s * inside / (slowest * share) if flat else math.inf
+    hops = sum((s.size // 2 if ring else s.size - 1) * s.stride for s, ring in flat) + (inside > 1)
+    return Links(
+        size=n,
+        bytes_per_s=two_tier_rate(inside, outside, on_chip, outer),
+        all_to_all_bytes_per_s=(n - 1) / n / exchange,
+        permute_bytes_per_s=min(neighbour, on_chip if inside > 1 else math.inf),
+        latency_s=chip.launch_latency_s + hops * chip.hop_latency_s,
+        fraction=chip.collective_fraction,
+        medium=_torus_words(segments, wraps),
+    )
+
+
+def torus_rate(segments: list[tuple[Segment, bool]], link: float) -> float:
+    """Ring-like bytes/s into one chip over stretches of torus axes, each with whether it closes into a ring."""
+    h = math.prod(s.size for s, _ in segments)
+    clean = [(s, ring) for s, ring in segments if s.stride == 1]
+    strided = sorted((s for s in segments if s[0].stride > 1), key=lambda s: -s[0].stride)
+    seconds, gathered = 0.0, 1 / h         # for one byte of result
+    for s, ring in strided:
+        gathered *= s.size
+        seconds += (s.size - 1) / s.size * gathered / ((2 if ring else 1) * link / s.stride)
+    if clean:
+        rate = sum((2 if ring else 1) * link for _, ring in clean)
+        size = math.prod(s.size for s, _ in clean)
+        seconds += (size - 1) / size / rate
+    return (h - 1) / h / seconds
+
+
+def _torus_words(segments: tuple[tuple[Segment, ...], ...], wraps: tuple[bool, ...]) -> str:
+    words = ["both devices of a chip"] if segments[0] else []
+    for name, level, wrap in zip(AXIS_NAMES, segments[1:], wraps, strict=False):
+        for s in level:
+            shape = "ring" if s.closes(wrap) else "line"
+            words.append(f"ICI {name}: {shape} of {s.size}" + (f", every {s.stride}th" if s.stride > 1 else ""))
+    return "; ".join(words)
+
+
+def _cluster(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
+    chip = machine.chip
+    inside, outside = _size(segments[0]), _size(segments[1])
+    nic = machine.dcn_bytes_per_s_per_host / machine.chips_per_host
+    peers = inside - 1 if chip.fabric == "mesh" else 1
+    domain = chip.link_bytes_per_s * max(1, peers)
+    n = inside * outside
+    rate = two_tier_rate(inside, outside, domain, nic)
+    exchange = max((n - inside) / n / nic, (inside - 1) / n / domain)
+    network = outside > 1
+    bound_by_network = network and (inside == 1 or rate < domain)
+    fabric = "xGMI" if chip.fabric == "mesh" else "NVLink"
+    steps = math.ceil(math.log2(inside)) * chip.hop_latency_s
+    words = [f"{fabric}: {inside} chips"] if inside > 1 else []
+    return Links(
+        size=n,
+        bytes_per_s=rate,
+        all_to_all_bytes_per_s=(n - 1) / n / exchange,
+        permute_bytes_per_s=nic if network else chip.link_bytes_per_s,
+        latency_s=chip.launch_latency_s + steps + math.ceil(math.log2(outside)) * machine.dcn_hop_latency_s,
+        fraction=machine.dcn_fraction if bound_by_network else chip.collective_fraction,
+        crosses_network=network,
+        medium="; ".join([*words, *([f"network: {outside} domains"] if network else [])]),
+    )

@@ -1,0 +1,165 @@
+"""A machine: a topology of chips that one training step runs on. No JAX here.
+
+A TPU machine is a slice: a box of chips, some of whose axes close into rings. A GPU machine is hosts of chips, joined
+inside an NVLink (or xGMI) domain and, beyond it, by the network.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any
+
+from jaxplan.machine.chip import Chip
+from jaxplan.units import format_bytes
+
+FULL_MEMORY_FRACTION = 1.0      # TPU: the chip's usable bytes are already what the compiler grants
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A topology of chips.
+
+    Attributes:
+        name: `v5e 8x16`, `h100 16x8`.
+        family: id of the catalogue file that it was made from.
+        shape: TPU: chips along each physical axis. GPU: (hosts, chips per host).
+        wraps: TPU: whether each axis closes into a ring. GPU: all False.
+        domain_chips: chips that reach each other without the network: NVLink or xGMI domain; TPU: the whole slice.
+        dcn_bytes_per_s_per_host: network of one host, one direction.
+        dcn_fraction: the part of it that large collectives reached when measured.
+        dcn_hop_latency_s: one step of a collective between hosts.
+        memory_fraction: part of a GPU's memory that JAX's allocator takes (XLA_PYTHON_CLIENT_MEM_FRACTION).
+        topology_options: further arguments of `get_topology_desc`.
+        compiler_flags: XLA options that production uses on this machine.
+        notes: what was ambiguous in how the machine was named, to be said aloud.
+        defaults: what was assumed, to be said once.
+    """
+
+    name: str
+    family: str
+    chip: Chip
+    shape: tuple[int, ...]
+    wraps: tuple[bool, ...]
+    chips_per_host: int
+    domain_chips: int
+    dcn_bytes_per_s_per_host: float
+    dcn_fraction: float = 1.0
+    dcn_hop_latency_s: float = 0.0
+    memory_fraction: float = FULL_MEMORY_FRACTION
+    topology_name: str = ""
+    topology_options: Mapping[str, Any] = field(default_factory=dict)
+    compiler_flags: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    defaults: tuple[str, ...] = field(default=(), compare=False)
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.shape or min(self.shape) < 1 or len(self.wraps) != len(self.shape):
+            raise ValueError(f"{self.name}: shape must be positive sizes with one wrap each, got {self.shape}, {self.wraps}")
+        if self.chips_per_host < 1 or self.chips % self.chips_per_host:
+            raise ValueError(f"{self.name}: {self.chips} chips are not whole hosts of {self.chips_per_host}")
+        if self.chips % self.domain_chips:
+            raise ValueError(f"{self.name}: {self.chips} chips are not whole domains of {self.domain_chips}")
+        if not 0 < self.memory_fraction <= 1 or not 0 < self.dcn_fraction <= 1:
+            raise ValueError(f"{self.name}: fractions must be in (0, 1], got {self.memory_fraction}, {self.dcn_fraction}")
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Machine) and self._key == other._key
+
+    @cached_property
+    def _key(self) -> str:
+        return json.dumps(self.to_json(), sort_keys=True)
+
+    @property
+    def chips(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def devices(self) -> int:
+        """JAX devices: two a chip on tpu7x, one elsewhere."""
+        return self.chips * self.chip.devices_per_chip
+
+    @property
+    def hosts(self) -> int:
+        return self.chips // self.chips_per_host
+
+    @property
+    def devices_per_host(self) -> int:
+        return self.chips_per_host * self.chip.devices_per_chip
+
+    @property
+    def kind(self) -> str:
+        return self.chip.kind
+
+    @property
+    def platform(self) -> str:
+        """What `get_topology_desc` calls the compiler: `tpu`, `cuda`, or `rocm` (for which there is none)."""
+        if self.chip.kind == "tpu":
+            return "tpu"
+        return "cuda" if self.chip.target is not None else "rocm"
+
+    def device_flops_per_s(self, dtype: str) -> float:
+        """Dense matrix peak of one device for operands of `dtype`, in FLOP/s."""
+        return self.chip.flops_per_s(dtype) / self.chip.devices_per_chip
+
+    @property
+    def device_hbm_bytes(self) -> int:
+        """Memory of one device that a program can have, in bytes; the arithmetic is `memory_note`."""
+        return math.floor(self.chip.hbm_usable_bytes / self.chip.devices_per_chip * self.memory_fraction)
+
+    @property
+    def device_hbm_bytes_per_s(self) -> float:
+        return self.chip.hbm_bytes_per_s / self.chip.devices_per_chip
+
+    @property
+    def memory_note(self) -> str:
+        """How `device_hbm_bytes` comes about, in one line."""
+        total = self.chip.hbm_usable_bytes // self.chip.devices_per_chip
+        if self.chip.kind == "tpu":
+            return f"{format_bytes(total)} a device, what the TPU compiler grants ({self._source('hbm_usable_bytes')})"
+        return (
+            f"{total:,} B x {self.memory_fraction:g} = {self.device_hbm_bytes:,} B: the part that JAX's allocator takes "
+            "(XLA_PYTHON_CLIENT_MEM_FRACTION); the rest is for NCCL, cuDNN and CUDA graphs"
+        )
+
+    def _source(self, figure: str) -> str:
+        return self.chip.sources.get(figure, "source in the catalogue")
+
+    def describe(self) -> str:
+        """The machine in one line, as `search` prints it."""
+        size = f"{self.chips} chips, {format_bytes(self.chip.hbm_bytes)} each"
+        shape = "x".join(map(str, self.shape))
+        hosts = f"{self.hosts} host{'s' if self.hosts > 1 else ''}"
+        if self.chip.kind == "tpu":
+            words = [f"{n} {'wraps' if wraps else 'does not'}" for n, wraps in zip(self.shape, self.wraps, strict=True)]
+            torus = ", ".join(dict.fromkeys(words))
+            return f"{self.chip.name} {shape}: {size}, ICI {'torus' if any(self.wraps) else 'mesh'} ({torus}), {hosts}"
+        domain = "one domain" if self.domain_chips == self.chips else f"domains of {self.domain_chips}"
+        return f"{self.chip.name} {shape}: {size}, {hosts} of {self.chips_per_host}, {domain}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that decides a plan, as plain data (no sources, notes, defaults)."""
+        skip = ("chip", "notes", "defaults", "sources")
+        data = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
+        lists = {k: list(data[k]) for k in ("shape", "wraps")}
+        maps = {k: dict(data[k]) for k in ("topology_options", "compiler_flags")}
+        counts = {"chips": self.chips, "devices": self.devices, "hosts": self.hosts}
+        return {**data, **lists, **maps, **counts, "chip": self.chip.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Machine:
+        known = {f.name for f in fields(cls)}
+        values = {k: v for k, v in data.items() if k in known}
+        return cls(**{
+            **values,
+            "chip": Chip.from_json(data["chip"]),
+            "shape": tuple(data["shape"]),
+            "wraps": tuple(data["wraps"]),
+        })
