@@ -1,0 +1,120 @@
+"""From a row of a search to the record that `plan.json` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxplan.estimate.memory import PARTS
+from jaxplan.estimate.step import matmul_fraction
+from jaxplan.plan.record import (
+    MemoryLedger,
+    Part,
+    PlanRecord,
+    RunnerUp,
+    SearchRecord,
+    Source,
+    TimeLedger,
+    installed_versions,
+    leaf_specs,
+)
+from jaxplan.report.search import Row, SearchReport
+from jaxplan.search.loop import Progress
+from jaxplan.workload.table import Table
+
+EXACT = ("params", "optimizer", "batch")       # their bytes follow from the PartitionSpecs alone
+TIER_OF = {"partition": "partitioned", "compile": "compiled"}
+
+
+def record_of(report: SearchReport, row: Row, progress: Progress, table: Table) -> PlanRecord:
+    """Everything known about one plan of a search."""
+    plan, proofs = row.plan, progress.proofs.get(row.candidate, {})
+    parameters, optimizer, batch = leaf_specs(table, plan.rules, tuple(plan.sizes))
+    placement = progress.ranking.network.placements[int(progress.ranking.space.mesh[row.candidate])]
+    links = {axis: placement.links((axis,)).medium for axis, size in plan.sizes.items() if size > 1}
+    return PlanRecord(
+        plan=plan,
+        parameters=parameters,
+        optimizer=optimizer,
+        batch=batch,
+        placement=links,
+        memory=_memory(row),
+        time=_time(row, proofs.get("compile")),
+        evidence={"estimated": _estimated(row), **{TIER_OF[t]: proof.to_json() for t, proof in proofs.items()}},
+        search=_search(report, row),
+        versions=installed_versions(),
+        assumptions=assumptions(report, table),
+    )
+
+
+def _memory(row: Row) -> MemoryLedger:
+    source: Source = "compiled" if row.memory_bytes["source"] == "compiled" else "estimated"
+    parts = tuple(
+        Part(name, row.memory_bytes[name], source if name in EXACT or name == "workspace" else "estimated")
+        for name in PARTS
+    )
+    return MemoryLedger(parts, row.memory_bytes["capacity"])
+
+
+def _time(row: Row, compiled: Any) -> TimeLedger:
+    """The compiler's time ledger where there is one, else the estimate's, scaled as the row's value was."""
+    time = row.step_time_s
+    if compiled is not None and compiled.ok and compiled.schedule is not None:
+        entries: Mapping[str, float] = dict(compiled.schedule.ledger)
+        source: Source = "compiled"
+    else:
+        scale = time["value"] / row.estimate.value_s
+        entries = {name: spent * scale for name, spent in row.estimate.time_s.items()}
+        source = "estimated"
+    return TimeLedger(tuple(Part(n, s, source) for n, s in entries.items()), time["low"], time["high"])
+
+
+def _estimated(row: Row) -> dict[str, Any]:
+    estimate = row.estimate
+    return {
+        "total_bytes": estimate.total_bytes,
+        "memory_bytes": dict(estimate.memory_bytes),
+        "moment": estimate.moment,
+        "step_time_s": {"value": estimate.value_s, "low": estimate.low_s, "high": estimate.high_s},
+        "time_s": dict(estimate.time_s),
+        "flops": estimate.flops,
+        "collectives": [
+            {"kind": kind, "axes": list(axes), "bytes": nbytes, "seconds": estimate.communication_s[kind, axes]}
+            for (kind, axes), nbytes in estimate.collective_bytes.items()
+        ],
+    }
+
+
+def _search(report: SearchReport, row: Row) -> SearchRecord:
+    best = row.step_time_s["value"]
+    others = tuple(
+        RunnerUp(
+            label=other.plan.label,
+            remat=other.plan.remat,
+            microbatches=other.plan.microbatches,
+            step_time_s=other.step_time_s["value"],
+            margin=other.step_time_s["value"] / best - 1,
+            source=other.step_time_s["source"],
+            note="; ".join(other.notes),
+        )
+        for other in report.rows
+        if other.candidate != row.candidate
+    )
+    return SearchRecord(report.candidates, report.feasible, report.rejected, others)
+
+
+def assumptions(report: SearchReport, table: Table) -> tuple[str, ...]:
+    """What was assumed, one sentence each."""
+    machine, workload = report.machine, report.workload
+    out = [f"{name} was not given: {getattr(workload, name).name if name == 'model' else getattr(workload, name)}"
+           for name in workload.defaults]
+    fraction = matmul_fraction(machine)
+    out.append(
+        f"estimated matmuls run at {fraction:.0%} of the data sheet's peak, as measured on this chip"
+        if fraction < 1
+        else "estimated matmuls run at the data sheet's peak: nobody's measurement of this chip is in the catalogue"
+    )
+    out.append("estimated: collectives of weights and gradients hide under compute, those of activations do not")
+    if table.uncovered:
+        out.append(f"not priced: {dict(table.uncovered)}")
+    return tuple(out)

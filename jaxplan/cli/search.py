@@ -1,0 +1,192 @@
+"""`jaxplan search`: the main job. Only wiring and printing; the work is in search/, compile/ and report/."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from jaxplan.cli.advice import changes_that_fit
+from jaxplan.cli.folder import RunFolder
+from jaxplan.cli.request import attention_kernel, workload_of
+from jaxplan.compile.tiers import Tiers
+from jaxplan.errors import InputError
+from jaxplan.machine import catalogue
+from jaxplan.machine.topology import Machine
+from jaxplan.report import text
+from jaxplan.report.search import SearchReport, search_report
+from jaxplan.search.loop import Progress, prove
+from jaxplan.search.rank import rank
+from jaxplan.search.space import enumerate_space
+from jaxplan.units import format_bytes, format_seconds
+from jaxplan.workload.shape import Workload
+from jaxplan.workload.table import Table
+
+WIDE_COLUMNS = 150
+NO_FIT = 1
+
+
+def search(
+    mesh: Annotated[str, typer.Option(help="physical shape: a TPU slice (8x16) or HOSTSxCHIPS for GPUs (16x8)")],
+    chip: Annotated[str | None, typer.Option(help="v5e, h100, ...; see `jaxplan catalog chips`")] = None,
+    machine: Annotated[str | None, typer.Option(help="machine family or a TOML file of yours")] = None,
+    model: Annotated[str | None, typer.Option(help="a model of the catalogue, or a TOML file of yours")] = None,
+    hf: Annotated[Path | None, typer.Option(help="a Hugging Face config.json")] = None,
+    batch: Annotated[int | None, typer.Option(help="sequences per optimizer step, over all devices")] = None,
+    seq: Annotated[int | None, typer.Option(help="tokens per sequence")] = None,
+    optimizer: Annotated[str, typer.Option(help="an optax optimizer")] = "adamw",
+    objective: Annotated[str, typer.Option(help="time (fastest first) or memory (smallest first)")] = "time",
+    top: Annotated[int, typer.Option(help="how many plans the target's compiler must prove")] = 3,
+    partitions: Annotated[int, typer.Option(help="how many plans the host's partitioner checks first")] = 12,
+    compiles: Annotated[int | None, typer.Option(help="the most compiles to try (default: three times --top)")] = None,
+    jobs: Annotated[int, typer.Option(help="compiles at a time")] = 2,
+    out: Annotated[Path, typer.Option(help="folder for the results")] = Path("jaxplan-runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="the result as JSON on standard output")] = False,
+) -> int:
+    """Search every layout, have the best ones compiled by the machine's own compiler, write the best as plan.json."""
+    if objective not in ("time", "memory"):
+        raise InputError(f"--objective {objective}", "time or memory")
+    for name, value in (("--top", top), ("--jobs", jobs)):
+        if value < 1:
+            raise InputError(f"{name} {value}", "at least 1")
+    target = catalogue.machine(mesh, chip, machine)
+    workload = workload_of(target, model, hf, batch, seq, optimizer)
+    job = Search(target, workload, objective, top, partitions, compiles or 3 * top, jobs, out, as_json)
+    return job.run()
+
+
+class Search:
+    """One run of the command: its progress on standard error, its result on standard output and in its folder."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        workload: Workload,
+        objective: str,
+        top: int,
+        partitions: int,
+        compiles: int,
+        jobs: int,
+        out: Path,
+        as_json: bool,
+    ) -> None:
+        self.machine, self.workload, self.objective = machine, workload, objective
+        self.top, self.partitions, self.compiles, self.jobs = top, partitions, compiles, jobs
+        self.as_json = as_json
+        self.stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.stdout = Console(highlight=False, soft_wrap=True)
+        self.started = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+        self.folder = RunFolder(out)
+        self.table: Table
+        self.progress: Progress
+
+    def run(self) -> int:
+        for line in text.header(self.machine, self.workload, None):
+            self.say(line)
+        try:
+            with Tiers(self.machine, self.jobs) as tiers:
+                self.estimate(tiers)
+                if self.progress.order():
+                    self.prove(tiers)
+        except KeyboardInterrupt:
+            if not hasattr(self, "progress"):
+                raise
+            self.progress.stopped = "interrupted"
+            self.write()
+            self.say(f"Interrupted. What is known so far is in {self.folder.path}")
+            raise
+        return self.finish()
+
+    def estimate(self, tiers: Tiers) -> None:
+        """Trace, enumerate, price; the first table."""
+        traced = self.timed("trace", lambda: tiers.trace(self.workload))
+        self.table = traced
+
+        def price() -> Progress:
+            space = enumerate_space(self.workload, self.table, self.machine)
+            return Progress(rank(space, self.table, self.machine), self.plan_of, objective=self.objective)
+
+        self.progress = self.timed("estimate", price)
+        ranking = self.progress.ranking
+        counts = f"{len(ranking.space):,} plans, {int(ranking.fits.sum()):,} fit"
+        self.say(f"estimate   {counts:<40} {format_seconds(self.seconds['estimate'])}")
+        if self.table.uncovered:
+            self.say(f"uncovered  not priced: {dict(self.table.uncovered)}")
+        self.write()
+        if self.progress.order():
+            self.stderr.print(self.grid(self.report().rows, self.stderr))
+
+    def prove(self, tiers: Tiers) -> None:
+        """Partition and compile, a line for each proof; the folder always holds what is known."""
+        for note in tiers.notes:
+            self.say(f"Note      {note}")
+        began = {"partition": time.perf_counter(), "compile": 0.0}
+
+        def on_proof(tier: str, row: int, progress: Progress) -> None:
+            now = time.perf_counter()
+            began["compile"] = began["compile"] or now
+            self.seconds[tier] = now - self.started - sum(v for k, v in self.seconds.items() if k != tier)
+            proof = progress.proofs[row][tier]
+            result = "ok" if proof.ok else f"{proof.status}: {proof.message}"
+            memory = f", {format_bytes(proof.total_bytes)}" if proof.ok and proof.total_bytes else ""
+            plan = progress.plan_of(row)
+            self.say(f"{tier:<10} {text.plan_words(plan)} {plan.remat} x{plan.microbatches}: {result}{memory}"
+                     f"  {format_seconds(proof.seconds)}")
+            self.write()
+
+        prove(self.progress, tiers, self.top, self.partitions, self.compiles, on_proof)
+
+    def finish(self) -> int:
+        self.seconds["total"] = time.perf_counter() - self.started
+        report = self.write()
+        if self.as_json:
+            print(json.dumps(report.to_json(self.folder.plans), indent=1))
+        else:
+            self.show(report)
+        return 0 if report.rows else NO_FIT
+
+    def show(self, report: SearchReport) -> None:
+        """The final table, what it means, and what to do next."""
+        if not report.rows:
+            for line in text.no_fit(report, changes_that_fit(self.table, self.workload, self.machine)):
+                self.stdout.print(line)
+            return
+        self.stdout.print(self.grid(report.rows, self.stdout))
+        for line in [*text.comparison(report), *text.rejected_lines(report)]:
+            self.stdout.print(line)
+        self.stdout.print(f"Stopped because {report.stopped}.")
+        best = self.folder.path / "plan.json"
+        self.stdout.print(f'\nPlan written to {best}      use it:  plan = jaxplan.load("{best}")')
+        self.stdout.print(f"All results: {self.folder.path / 'search.json'}      again, alone:  jaxplan check {best}")
+
+    def write(self) -> SearchReport:
+        """Everything known so far, whole, in the run's folder."""
+        report = self.report()
+        self.folder.write(report, self.progress, self.table)
+        return report
+
+    def report(self) -> SearchReport:
+        return search_report(self.progress, self.table, self.workload, self.seconds, self.top)
+
+    def plan_of(self, row: int):
+        space = self.progress.ranking.space
+        flags = self.machine.compiler_flags
+        return space.plan(row, self.machine, self.workload, attention_kernel(self.machine), flags)
+
+    def grid(self, rows, console: Console):
+        return text.plans_grid(rows, not console.is_terminal, console.width >= WIDE_COLUMNS)
+
+    def timed(self, name: str, work: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
+        result = work()
+        self.seconds[name] = time.perf_counter() - began
+        return result
+
+    def say(self, line: str) -> None:
+        self.stderr.print(line, markup=False)

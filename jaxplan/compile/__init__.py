@@ -1,0 +1,1 @@
+"""What the compilers say: workers, targets, lowering, and reading optimised HLO."""

@@ -1,0 +1,1 @@
+"""What was decided: the plan, its rules and policies, and the file that holds it."""

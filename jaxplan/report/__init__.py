@@ -1,0 +1,1 @@
+"""Results as data, then as text. Nothing is computed here."""

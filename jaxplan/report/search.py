@@ -1,0 +1,221 @@
+"""What a search found, as data: the JSON of `search` and the rows of its table. Nothing is computed but unit-free views.
+
+Schema `jaxplan.search/1`; its keys do not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jaxplan.estimate.ledger import Estimate
+from jaxplan.machine.topology import Machine
+from jaxplan.plan.plan import Plan
+from jaxplan.search.loop import Progress
+from jaxplan.search.why import baseline, misses
+from jaxplan.workload.shape import Workload
+from jaxplan.workload.table import Table
+
+SCHEMA = "jaxplan.search/1"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan of the result: its decisions, what is known of it, and from which tier."""
+
+    candidate: int
+    plan: Plan
+    estimate: Estimate
+    memory_bytes: Mapping[str, Any]
+    step_time_s: Mapping[str, Any]
+    mfu: float
+    bottleneck: str
+    proof: str
+    fits: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tokens_per_s_per_chip(self) -> float:
+        return self.plan.workload.tokens / self.step_time_s["value"] / self.plan.machine.chips
+
+    def to_json(self, rank: int, path: str | None) -> dict[str, Any]:
+        plan = self.plan
+        return {
+            "rank": rank,
+            "mesh": plan.sizes,
+            "roles": plan.roles,
+            "remat": plan.remat,
+            "microbatches": plan.microbatches,
+            "zero1": plan.zero1,
+            "sequence_sharding": plan.sequence_sharding,
+            "fits": self.fits,
+            "memory_bytes": dict(self.memory_bytes),
+            "step_time_s": dict(self.step_time_s),
+            "mfu": self.mfu,
+            "tokens_per_s_per_chip": self.tokens_per_s_per_chip,
+            "bottleneck": self.bottleneck,
+            "notes": list(self.notes),
+            "plan": path,
+        }
+
+
+def row_of(progress: Progress, candidate: int, table: Table) -> Row:
+    """Everything known of one candidate; a later tier's figure replaces an earlier one."""
+    plan, estimate = progress.plan_of(candidate), progress.ranking.estimate(candidate)
+    proofs = progress.proofs.get(candidate, {})
+    compiled = proofs.get("compile")
+    memory = _memory(plan.machine, estimate, compiled, progress.memory_ratio)
+    time = _time(estimate, compiled, progress.time_ratio)
+    peak = plan.machine.devices * plan.machine.device_flops_per_s(table.compute_dtype)
+    bottleneck = estimate.bottleneck
+    if compiled is not None and compiled.ok and compiled.bottleneck:
+        bottleneck = compiled.bottleneck
+    notes = tuple(proof.message for proof in proofs.values() if not proof.ok and proof.message)
+    return Row(
+        candidate=candidate,
+        plan=plan,
+        estimate=estimate,
+        memory_bytes=memory,
+        step_time_s=time,
+        mfu=table.model_flops / peak / time["value"],
+        bottleneck=bottleneck,
+        proof=_proof(proofs),
+        fits=memory["total"] <= memory["capacity"] and not notes,
+        notes=notes,
+    )
+
+
+def _proof(proofs: Mapping[str, Any]) -> str:
+    """The highest tier that spoke, or why it refused."""
+    for tier, word in (("compile", "compiled"), ("partition", "partitioned")):
+        if tier in proofs:
+            return word if proofs[tier].ok else proofs[tier].status
+    return "estimated"
+
+
+def _memory(machine: Machine, estimate: Estimate, compiled: Any, ratio: float) -> dict[str, Any]:
+    """The memory ledger; its parts add up to its total.
+
+    A compiled total is a fact; within it parameters, optimizer and batch are exact, gradients and activations are the
+    formulas', and the workspace is what remains.
+    """
+    parts = {name: round(value) for name, value in estimate.memory_bytes.items()}
+    source, total = "estimated", round(estimate.total_bytes * ratio)
+    if compiled is not None and compiled.total_bytes:
+        source, total = "compiled", round(compiled.total_bytes)
+    temporary = total - parts["params"] - parts["optimizer"] - parts["batch"]
+    held = parts["gradients"] + parts["activations"]
+    if held > temporary >= 0:
+        parts["gradients"] = parts["gradients"] * temporary // held
+        parts["activations"] = temporary - parts["gradients"]
+    parts["workspace"] = temporary - parts["gradients"] - parts["activations"]
+    return {
+        "total": total,
+        "capacity": machine.device_hbm_bytes,
+        **parts,
+        "source": source,
+        "estimated_total": round(estimate.total_bytes),
+    }
+
+
+def _time(estimate: Estimate, compiled: Any, ratio: float) -> dict[str, Any]:
+    if compiled is not None and compiled.ok and compiled.step_time_s:
+        return {
+            "value": compiled.step_time_s,
+            "low": compiled.step_time_low_s,
+            "high": compiled.step_time_high_s,
+            "source": "compiled",
+            "estimated": estimate.value_s,
+        }
+    return {
+        "value": estimate.value_s * ratio,
+        "low": estimate.low_s * min(1.0, ratio),
+        "high": estimate.high_s * max(1.0, ratio),
+        "source": "estimated",
+        "estimated": estimate.value_s,
+    }
+
+
+@dataclass(frozen=True)
+class SearchReport:
+    """The whole result: what was searched, how it went, and the rows, best first.
+
+    `rows` holds what fits; `misses` the nearest ones where nothing does; `plain` what most people would start with.
+    """
+
+    machine: Machine
+    workload: Workload
+    parameters: int
+    candidates: int
+    feasible: int
+    rejected: Mapping[str, int]
+    seconds: Mapping[str, float]
+    tiers: Mapping[str, Mapping[str, Any]]
+    rows: tuple[Row, ...]
+    misses: tuple[Row, ...]
+    refused: tuple[Row, ...]
+    plain: Row | None
+    stopped: str
+
+    def to_json(self, paths: Mapping[int, str]) -> dict[str, Any]:
+        shown = self.rows or self.misses
+        return {
+            "schema": SCHEMA,
+            "machine": {"name": self.machine.name, **self.machine.to_json()},
+            "workload": {**self.workload.to_json(), "parameters": self.parameters},
+            "candidates": self.candidates,
+            "feasible": self.feasible,
+            "rejected": dict(self.rejected),
+            "seconds": dict(self.seconds),
+            "tiers": {k: dict(v) for k, v in self.tiers.items()},
+            "stopped": self.stopped,
+            "plans": [row.to_json(i + 1, paths.get(row.candidate)) for i, row in enumerate(shown)],
+            "refused": [row.to_json(0, None) for row in self.refused],
+            "plain": self.plain.to_json(0, None) if self.plain else None,
+        }
+
+
+def search_report(
+    progress: Progress, table: Table, workload: Workload, seconds: Mapping[str, float], top: int
+) -> SearchReport:
+    """Takes the state of a search, finished or interrupted, and lays it out."""
+    ranking = progress.ranking
+    order = progress.order()
+    proved = [row for row in order if row in progress.compiled()]
+    others = [row for row in order if row not in proved]
+    # proved plans stand first among equals; an estimate stands where its corrected time puts it
+    rows = sorted([*proved, *others[: max(top, 3)]], key=progress.time_s)
+    start = baseline(ranking)
+    return SearchReport(
+        machine=ranking.machine,
+        workload=workload,
+        parameters=table.parameter_count,
+        candidates=len(ranking.space),
+        feasible=int(ranking.fits.sum()),
+        rejected={**ranking.space.rejected, **_unplaceable(progress)},
+        seconds=seconds,
+        tiers=_tiers(progress),
+        rows=tuple(row_of(progress, row, table) for row in rows),
+        misses=() if rows else tuple(row_of(progress, row, table) for row in misses(ranking)),
+        refused=tuple(row_of(progress, row, table) for row in progress.refused()),
+        plain=row_of(progress, start, table) if start is not None else None,
+        stopped=progress.stopped,
+    )
+
+
+def _unplaceable(progress: Progress) -> dict[str, int]:
+    ranking = progress.ranking
+    count = int((~ranking.placeable).sum())
+    return {"mesh does not factor onto the machine's physical axes": count} if count else {}
+
+
+def _tiers(progress: Progress) -> dict[str, dict[str, Any]]:
+    """How many proofs of each tier there are, and how many were good."""
+    tiers: dict[str, dict[str, Any]] = {}
+    for found in progress.proofs.values():
+        for tier, proof in found.items():
+            entry = tiers.setdefault(tier, {"tried": 0, "ok": 0})
+            entry["tried"] += 1
+            entry["ok"] += int(proof.ok)
+    return tiers

@@ -1,0 +1,120 @@
+"""Rendering of reports as text: rich tables for a terminal, plain columns for a pipe. Nothing is computed here."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table as Grid
+
+from jaxplan.machine.topology import Machine
+from jaxplan.plan.plan import Plan
+from jaxplan.report.search import Row, SearchReport
+from jaxplan.units import GIB, format_bytes, format_count, format_seconds, significant
+from jaxplan.workload.shape import Workload
+
+
+def header(machine: Machine, workload: Workload, parameters: int | None) -> list[str]:
+    """What is searched and what was assumed, one line each, every assumption with the flag that changes it."""
+    flags = {"chip": "--chip", "mesh": "--mesh", "model": "--model, --hf", "batch": "--batch", "seq": "--seq"}
+
+    def assumed(*names: str) -> str:
+        taken = [flags[n] for n in names if n in workload.defaults or n in machine.defaults]
+        return f"  (default; {', '.join(taken)})" if taken else ""
+
+    count = f", {format_count(parameters)} parameters" if parameters else ""
+    tokens = f"{workload.batch:,} x {workload.seq:,} tokens = {significant(workload.tokens / 1e6)} M tokens a step"
+    lines = [
+        f"Machine   {machine.describe()}{assumed('chip', 'mesh')}",
+        f"Memory    {machine.memory_note}",
+        f"Model     {workload.name}{count}, {workload.optimizer}{assumed('model')}",
+        f"Batch     {tokens}{assumed('batch', 'seq')}",
+    ]
+    return lines + [f"Note      {note}" for note in machine.notes]
+
+
+def plan_words(plan: Plan) -> str:
+    """A plan's mesh with the decisions that have no column of their own."""
+    extra = []
+    if plan.zero1:
+        extra.append("zero1")
+    if not plan.sequence_sharding and plan.size_of_role("tensor") > 1:
+        extra.append("whole-seq")
+    return " ".join([plan.label, *extra])
+
+
+def plans_grid(rows: tuple[Row, ...], plain_text: bool, wide: bool) -> Grid:
+    """The table of plans. Wide terminals get more columns."""
+    grid = Grid(box=None if plain_text else box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in ("#", "mesh", "remat", "micro", "memory/chip", "step time", "MFU", "limited by", "proof"):
+        grid.add_column(name, justify="right" if name in ("#", "micro", "MFU") else "left", no_wrap=True)
+    if wide:
+        grid.add_column("tokens/s/chip", justify="right", no_wrap=True)
+    for i, row in enumerate(rows):
+        cells = [
+            str(i + 1),
+            plan_words(row.plan),
+            row.plan.remat,
+            str(row.plan.microbatches),
+            _memory(row, first=i == 0),
+            _time(row),
+            f"{row.mfu:.0%}",
+            row.bottleneck,
+            row.proof,
+        ]
+        grid.add_row(*cells, *([f"{row.tokens_per_s_per_chip:,.0f}"] if wide else []))
+    return grid
+
+
+def _memory(row: Row, first: bool) -> str:
+    total, capacity = row.memory_bytes["total"] / GIB, row.memory_bytes["capacity"] / GIB
+    return f"{significant(total)} / {significant(capacity)} GiB" if first else significant(total)
+
+
+def _time(row: Row) -> str:
+    time = row.step_time_s
+    return f"{format_seconds(time['value'])} ({significant(time['low'])}-{significant(time['high'])})"
+
+
+def comparison(report: SearchReport) -> list[str]:
+    """How the best compares with the plain plan, and whether the first two are near a tie."""
+    lines = []
+    if not report.rows:
+        return lines
+    best = report.rows[0]
+    if report.plain is not None and report.plain.candidate != best.candidate:
+        shown = [i + 1 for i, row in enumerate(report.rows) if row.candidate == report.plain.candidate]
+        place = f" (#{shown[0]})" if shown else ""
+        times = report.plain.step_time_s["value"] / best.step_time_s["value"] - 1
+        lines.append(
+            f"Plain FSDP with full remat, what most people would start with{place}: {report.plain.proof} "
+            f"{format_seconds(report.plain.step_time_s['value'])}, {abs(times):.0%} {'slower' if times > 0 else 'faster'} than #1."
+        )
+    if len(report.rows) > 1:
+        gap = report.rows[1].step_time_s["value"] / best.step_time_s["value"] - 1
+        if gap < 0.05:
+            lines.append(f"#1 and #2 are near a tie ({gap:.1%}): a short run of both would decide.")
+    return lines
+
+
+def no_fit(report: SearchReport, changes: list[str]) -> list[str]:
+    """The nearest miss with its binding terms, and the smallest change that would fit."""
+    nearest = report.misses[0]
+    memory = nearest.memory_bytes
+    parts = sorted(
+        ((n, memory[n]) for n in ("params", "optimizer", "gradients", "activations", "workspace")),
+        key=lambda part: -part[1],
+    )
+    named = ", ".join(f"{name} {format_bytes(value)}" for name, value in parts[:3])
+    return [
+        f"No plan fits {report.machine.chips} chips of {format_bytes(memory['capacity'])}. Nearest: "
+        f"{plan_words(nearest.plan)}, {nearest.plan.remat} remat, {nearest.plan.microbatches} microbatches: "
+        f"{format_bytes(memory['total'])} a device, of which {named}.",
+        f"What would fit: {'; '.join(changes)}." if changes else "No change that was tried would fit.",
+    ]
+
+
+def rejected_lines(report: SearchReport) -> list[str]:
+    """How many candidates were refused before pricing, and why."""
+    if not report.rejected:
+        return []
+    reasons = "; ".join(f"{reason} ({count:,})" for reason, count in sorted(report.rejected.items(), key=lambda r: -r[1]))
+    return [f"Not considered: {reasons}"]

@@ -1,0 +1,1 @@
+"""What runs here: the doctor, and short runs on attached devices."""

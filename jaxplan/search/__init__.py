@@ -1,0 +1,1 @@
+"""Which plans there are, in which order, and why. No JAX."""

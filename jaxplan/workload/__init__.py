@@ -1,0 +1,1 @@
+"""What is trained: shapes, the reference decoder, the traced program and its table."""
