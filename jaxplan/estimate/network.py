@@ -1,4 +1,4 @@
-"""The links of every set of mesh axes on every distinct mesh, as arrays."""
+"""What a byte and a start cost on every set of mesh axes of every distinct mesh, as arrays."""
 
 from __future__ import annotations
 
@@ -9,22 +9,28 @@ import numpy as np
 
 from jaxplan.errors import JaxplanError
 from jaxplan.estimate.terms import AXES
-from jaxplan.machine.placement import Links, place
+from jaxplan.machine.collectives import seconds
+from jaxplan.machine.links import Links
+from jaxplan.machine.placement import Placement, place
 from jaxplan.machine.topology import Machine
+
+PROBE_BYTES = 1e9       # `collectives.seconds` is a line in the bytes: two points give its start and its slope
 
 
 @dataclass(frozen=True)
-class ArrayLinks:
-    """`machine.placement.Links` of many plans: the same fields, each an array with one entry a plan."""
+class Price:
+    """Of one kind of collective over one set of axes, one entry a plan.
 
-    size: np.ndarray
-    bytes_per_s: np.ndarray
-    all_to_all_bytes_per_s: np.ndarray
-    permute_bytes_per_s: np.ndarray
-    latency_s: np.ndarray
+    Attributes:
+        start_s: fixed seconds of one execution.
+        byte_s: seconds per byte at the rates that measurements reached; `ideal_byte_s` at the data sheet's.
+        moves: 1 where the axes hold more than one device, else 0.
+    """
 
-
-_FIELDS = ("size", "bytes_per_s", "all_to_all_bytes_per_s", "permute_bytes_per_s", "latency_s")
+    start_s: np.ndarray
+    byte_s: np.ndarray
+    ideal_byte_s: np.ndarray
+    moves: np.ndarray
 
 
 class Network:
@@ -35,24 +41,33 @@ class Network:
 
     def __init__(self, machine: Machine, meshes: Sequence[tuple[int, int, int]]) -> None:
         self.machine, self.meshes = machine, tuple(meshes)
-        self.placements, self.illegal = [], {}
+        self.placements: list[Placement | None] = []
+        self.illegal: dict[int, str] = {}
         for row, sizes in enumerate(self.meshes):
             try:
                 self.placements.append(place(machine, dict(zip(AXES, sizes, strict=True))))
             except (JaxplanError, ValueError) as error:
                 self.placements.append(None)
                 self.illegal[row] = str(error)
-        self._cache: dict[tuple[str, ...], np.ndarray] = {}
+        self._prices: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
 
-    def links(self, axes: tuple[str, ...], mesh: np.ndarray) -> ArrayLinks:
-        """The links of a set of axes for each plan; `mesh` gives each plan's row."""
-        if axes not in self._cache:
-            self._cache[axes] = np.array([self._row(placement, axes) for placement in self.placements], dtype=float)
-        return ArrayLinks(*self._cache[axes][mesh].T)
+    def price(self, kind: str, axes: tuple[str, ...], mesh: np.ndarray) -> Price:
+        """The price of a collective for each plan; `mesh` gives each plan's row."""
+        key = kind, axes
+        if key not in self._prices:
+            self._prices[key] = np.array([_line(kind, axes, placement) for placement in self.placements])
+        return Price(*self._prices[key][mesh].T)
 
-    @staticmethod
-    def _row(placement, axes: tuple[str, ...]) -> list[float]:
-        if placement is None:
-            return [1.0, 1.0, 1.0, 1.0, 0.0]
-        links: Links = placement.links(axes)
-        return [float(getattr(links, field)) for field in _FIELDS]
+
+def _line(kind: str, axes: tuple[str, ...], placement: Placement | None) -> tuple[float, float, float, float]:
+    """Start, slope, ideal slope, and whether anything moves."""
+    links = placement.links(axes) if placement is not None else None
+    if links is None or links.size == 1:
+        return 0.0, 0.0, 0.0, 0.0
+    start, slope = _start_and_slope(kind, links.achieved())
+    return start, slope, _start_and_slope(kind, links)[1], 1.0
+
+
+def _start_and_slope(kind: str, links: Links) -> tuple[float, float]:
+    once, twice = seconds(kind, np.array([PROBE_BYTES, 2 * PROBE_BYTES]), links)
+    return float(2 * once - twice), float((twice - once) / PROBE_BYTES)

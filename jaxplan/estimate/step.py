@@ -21,7 +21,6 @@ from jaxplan.estimate.memory import memory
 from jaxplan.estimate.network import Network
 from jaxplan.estimate.terms import TermMatrix
 from jaxplan.estimate.view import View
-from jaxplan.machine.collectives import seconds
 from jaxplan.machine.topology import Machine
 
 CHUNK = 8192    # plans priced at a time: the monomials of this many stay in the processor's cache
@@ -36,7 +35,8 @@ class Estimates:
         moment: index into `moments` of the largest moment.
         ideal_s: float [plans, works]: time of each entry of `works` by its roofline, at the data sheet's peak.
         compute_s: the same at the matmul rate that was measured on the chip (`matmul_fraction`).
-        collective_s: float [plans, collectives]: time of each entry of `collectives`.
+        collective_s: float [plans, collectives]: time of each entry of `collectives` at the rates that measurements
+            of such links reached; `ideal_collective_s` at the data sheet's.
         collective_bytes: float [plans, collectives].
     """
 
@@ -48,6 +48,7 @@ class Estimates:
     ideal_s: np.ndarray
     compute_s: np.ndarray
     flops: np.ndarray
+    ideal_collective_s: np.ndarray
     collective_s: np.ndarray
     collective_bytes: np.ndarray
 
@@ -76,7 +77,7 @@ class Estimates:
 
     @property
     def low_s(self) -> np.ndarray:
-        return np.maximum(self.ideal_s.sum(axis=1), self.prefetchable_s + self.blocking_s)
+        return np.maximum(self.ideal_s.sum(axis=1), self.ideal_collective_s.sum(axis=1))
 
     @property
     def high_s(self) -> np.ndarray:
@@ -127,15 +128,24 @@ class Estimator:
         peak, hbm = self._peaks(), self.machine.device_hbm_bytes_per_s
         ideal_s = np.maximum(flops / peak, nbytes / hbm)
         compute_s = np.maximum(flops / (peak * matmul_fraction(self.machine)), nbytes / hbm)
-        collective_bytes, executions = moved[:, 0::2], moved[:, 1::2]
-        collective_s = np.empty_like(collective_bytes)
+        collective_bytes, executions = moved[:, 0::2].copy(), moved[:, 1::2]
+        collective_s, ideal_collective_s = np.empty_like(collective_bytes), np.empty_like(collective_bytes)
         for i, entry in enumerate(self.collectives):
-            links = network.links(entry.axes, mesh)
-            counted = np.maximum(executions[:, i], 1.0)
-            each = seconds(entry.kind, collective_bytes[:, i] / counted, links) * counted
-            collective_s[:, i] = np.where(links.size > 1, each, 0.0)
-            collective_bytes[:, i] = np.where(links.size > 1, collective_bytes[:, i], 0.0)
-        return memory_bytes, largest, ideal_s, compute_s, flops, collective_s, collective_bytes
+            price = network.price(entry.kind, entry.axes, mesh)
+            started = price.start_s * executions[:, i]
+            collective_bytes[:, i] *= price.moves
+            collective_s[:, i] = started + price.byte_s * collective_bytes[:, i]
+            ideal_collective_s[:, i] = started + price.ideal_byte_s * collective_bytes[:, i]
+        return (
+            memory_bytes,
+            largest,
+            ideal_s,
+            compute_s,
+            flops,
+            ideal_collective_s,
+            collective_s,
+            collective_bytes,
+        )
 
     def _peaks(self) -> np.ndarray:
         """The peak rate that bounds each entry's FLOPs: the matrix units for matmuls, none for memory-bound passes."""
