@@ -24,13 +24,17 @@ Kernel = Callable[[Recorder, Any, Sequence[Array]], list[Array]]
 
 
 def kernel(recorder: Recorder, name: str, equation: Any, operands: Sequence[Array]) -> list[Array]:
-    """Price a kernel by its name; one that is unknown, or was cut by dead-code elimination, is uncovered."""
-    if not equation.outvars:                            # what partial evaluation leaves of a call it has moved
-        return []
+    """Price a kernel by its name; one that is unknown, or that lacks operands or results, is uncovered.
+
+    Partial evaluation moves the constants of a body out of it: into a call without operands, whose results become
+    further operands of the real one.
+    """
+    if not operands:
+        return [recorder.fresh(variable.aval, "constant") for variable in equation.outvars]
     entry = KERNELS.get(name)
-    if entry is None or len(operands) != entry[1] or len(equation.outvars) not in entry[2]:
+    if entry is None or len(operands) < entry[1] or len(equation.outvars) not in entry[2]:
         return recorder.uncover(name, equation.outvars)
-    return entry[0](recorder, equation, operands)
+    return entry[0](recorder, equation, operands[: entry[1]])
 
 
 def _attention_dims(recorder: Recorder, operands: Sequence[Array]) -> tuple[list[Shape], Shape, DimIds]:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jaxplan.workload.atoms import Atoms
-from jaxplan.workload.table import Kind, Phase, Shape
+from jaxplan.workload.table import DimIds, Kind, Phase, Shape
 
 KEY_BYTES = 8       # a typed PRNG key holds two uint32 (threefry2x32, the default implementation)
 
@@ -101,7 +101,7 @@ class Recorder:
         slices: a stacked value to its one-iteration slice, so that a forward loop's outputs and a backward loop's
             inputs are the same value.
         layered: values that are stacked by a loop over layers.
-        strides: a dim's first atom to the atom that it was cut or strided from, to be named after it.
+        parts: a new dim's atom to the dim that it was cut, padded or strided from, to be named after it.
         roots: values that outlive the operations: what loops carry and stack, what the step returns.
         outputs: shapes of the results of each equation by path, kept for `workload.impose`.
         tables: for each lookup by path, the table's shape and the shape that owns its axes.
@@ -115,7 +115,7 @@ class Recorder:
     place: Place = field(default_factory=Place)
     slices: dict[int, int] = field(default_factory=dict)
     layered: set[int] = field(default_factory=set)
-    strides: dict[int, int] = field(default_factory=dict)
+    parts: dict[int, DimIds] = field(default_factory=dict)
     roots: set[int] = field(default_factory=set)
     outputs: dict[tuple[int, ...], list[Shape]] = field(default_factory=dict)
     tables: dict[tuple[int, ...], tuple[Shape, Shape]] = field(default_factory=dict)

@@ -181,8 +181,7 @@ def _derived(recorder: Recorder, names: dict[int, str]) -> None:
             leaf = atoms.leaves((original,))[0]
             if leaf in names:
                 names[atom] = _unique(names[leaf] + "'", names)
-    for made, source in recorder.strides.items():
-        for atom in atoms.leaves((made,))[:1]:
-            leaf = atoms.leaves((source,))[0]
+    for made, whole in recorder.parts.items():
+        for atom, leaf in zip(atoms.leaves((made,)), atoms.leaves(whole), strict=False):
             if atom not in names and leaf in names:
                 names[atom] = _unique(names[leaf] + "~", names)

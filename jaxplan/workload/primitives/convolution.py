@@ -63,5 +63,5 @@ def _spatial(recorder: Recorder, equation: Any, operands: Sequence[Array], at: t
         return image
     strided = atoms.sequence(out_size, "spatial")
     if strided and image:
-        recorder.strides[strided[0]] = atoms.leaves(image)[0]
+        recorder.parts[strided[0]] = image
     return strided

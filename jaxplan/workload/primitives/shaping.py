@@ -11,12 +11,15 @@ from jaxplan.workload.table import DimIds, Shape
 
 
 def moved(recorder: Recorder, equation: Any, operands: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:
-    """New values that hold (parts of) the operands' elements."""
+    """New values that hold (parts of) the operands' elements; the operation's dims are those of the largest."""
+    atoms = recorder.atoms
     results = [
-        recorder.add_value(variable.aval, shape) for variable, shape in zip(equation.outvars, shapes, strict=True)
+        recorder.add_value(variable.aval, shape)
+        for variable, shape in zip(equation.outvars, shapes, strict=True)
     ]
     reads = [(array, array.shape) for array in operands if array.shape]
-    widest = max((*shapes, *(array.shape for array in operands)), key=lambda s: recorder.atoms.elements(recorder.atoms.flat(s)))
+    every = [*shapes, *(array.shape for array in operands)]
+    widest = max(every, key=lambda shape: atoms.elements(atoms.flat(shape)))
     recorder.add_operation(equation.primitive.name, "move", reads, results, widest)
     return results
 
@@ -43,8 +46,8 @@ def squeeze(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> lis
     return [Array(shape, operands[0].value)]
 
 
-@rule("copy", "copy_p", "optimization_barrier", "sharding_constraint", "layout_constraint", "pvary", "pcast", "reshard")
-@rule("stop_gradient")
+@rule("copy", "copy_p", "optimization_barrier", "sharding_constraint", "layout_constraint", "pvary", "pcast")
+@rule("reshard", "stop_gradient")
 def same(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
     """Nothing changes but where or when it lies."""
     return list(operands)
@@ -93,35 +96,31 @@ def pad(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Ar
 
 @rule("split")
 def split(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
-    """Equal parts cut the atom: a fused (2, mlp) dim falls apart into parts that are the same mlp."""
-    parts, axis = equation.params["sizes"], equation.params["axis"]
-    shape = operands[0].shape
-    if len(set(parts)) == 1 and len(parts) > 1 and shape[axis]:
-        cuts = recorder.atoms.regroup((shape[axis],), (len(parts), parts[0]))
-        if cuts is not None:
-            part = tuple(cuts[1] if i == axis else sequence for i, sequence in enumerate(shape))
-            return moved(recorder, equation, operands, [part] * len(parts))
-    shapes = [_resized(recorder, equation, operands[0], k) for k in range(len(parts))]
+    """Equal parts have the same new atom; the whole stays whole, because a PartitionSpec cannot say its parts."""
+    shapes, by_size = [], {}
+    for k, size in enumerate(equation.params["sizes"]):
+        if size not in by_size:
+            by_size[size] = _resized(recorder, equation, operands[0], k)
+        shapes.append(by_size[size])
     return moved(recorder, equation, operands, shapes)
 
 
 @rule("concatenate")
 def concatenate(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
-    """Equal parts with the same atoms along the joined dim make (parts, atoms): the inverse of an equal split."""
+    """Parts of one dim, joined to its old size, are that dim again (the two halves of rotary positions)."""
     axis, atoms = equation.params["dimension"], recorder.atoms
     first = operands[0].shape
     for array in operands[1:]:
         recorder.unify(_without(first, axis), _without(array.shape, axis))
-    joined = {atoms.leaves(array.shape[axis]) for array in operands}
-    equal = len({sizes(variable) for variable in equation.invars}) == 1
-    if equal and len(joined) == 1 and first[axis] and len(operands) > 1:
-        parts = atoms.sequence(len(operands), "parts")
-        shape = tuple((*parts, *sequence) if i == axis else sequence for i, sequence in enumerate(first))
+    size = sizes(equation.outvars[0])[axis]
+    wholes = {_whole(recorder, array.shape[axis]) for array in operands}
+    whole = wholes.pop() if len(wholes) == 1 else None
+    if whole is not None and atoms.elements(whole) == size:
+        joined = whole
     else:
-        shape = (*first[:axis], atoms.sequence(sizes(equation.outvars[0])[axis], "concatenate"), *first[axis + 1 :])
-        longest = max((array.shape[axis] for array in operands), key=atoms.elements)
-        _remember(recorder, shape[axis], longest)
-    return moved(recorder, equation, operands, [atoms.distinct(shape)[0]])
+        joined = atoms.sequence(size, "concatenate")
+        _remember(recorder, joined, max((array.shape[axis] for array in operands), key=atoms.elements))
+    return moved(recorder, equation, operands, [recorder.distinct((*first[:axis], joined, *first[axis + 1 :]))])
 
 
 @rule("stack")
@@ -157,10 +156,17 @@ def _resized(recorder: Recorder, equation: Any, operand: Array, result: int) -> 
 
 
 def _remember(recorder: Recorder, new: DimIds, old: DimIds) -> None:
-    """A dim that was shortened or lengthened by less than half is still named after the old one."""
-    atoms = recorder.atoms
-    if not new or not old:
-        return
-    sizes_ = sorted((atoms.elements(new), atoms.elements(atoms.leaves(old))))
-    if 2 * sizes_[0] > sizes_[1]:
-        recorder.strides[new[0]] = atoms.leaves(old)[0]
+    """A dim that was cut or padded is named after the old one."""
+    if new and old:
+        recorder.parts[new[0]] = old
+
+
+def _whole(recorder: Recorder, part: DimIds) -> DimIds | None:
+    """The dim that a part was cut from; a part may have become one with other parts of equal size."""
+    leaves = recorder.atoms.leaves(part)
+    if len(leaves) != 1:
+        return None
+    for new, old in recorder.parts.items():
+        if recorder.atoms.find(new) == leaves[0]:
+            return recorder.atoms.leaves(old)
+    return None

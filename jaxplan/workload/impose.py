@@ -1,0 +1,238 @@
+"""A plan imposed on a program that knows nothing of it: the traced loss, emitted again with sharding constraints.
+
+With shardings of the inputs alone XLA chooses its own layout for the rest. So the results of matmuls, convolutions,
+lookups and loops are constrained to what the rules say of their named dims. Weights are not: a constraint constrains
+the cotangent as well, and a weight's gradient would be replicated. The user's code does not change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxplan.plan.sharding import Rules
+from jaxplan.workload.interpreter import inner_jaxpr, is_literal, open_jaxpr, scan_counts, walk
+from jaxplan.workload.kernel_rules import KERNEL_PREFIX
+from jaxplan.workload.labels import Recorder
+from jaxplan.workload.names import name_atoms
+from jaxplan.workload.program import add_input
+from jaxplan.workload.table import Shape
+
+ANCHORS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated", "gather"})
+INLINED = frozenset({"jit", "pjit", "closed_call", "core_call"})
+CHECKPOINTS = frozenset({"checkpoint", "remat", "remat2"})
+Path = tuple[int, ...]
+
+
+def impose(
+    loss: Callable[[Any, Any], Any],
+    params: Any,
+    batch: Any,
+    rules: Rules,
+    mesh: Mesh,
+    parameter_dims: Any = None,
+    batch_dims: Any = None,
+) -> Callable[[Any, Any], Any]:
+    """The same loss, with every operation held in the rules' layout over the mesh.
+
+    Custom derivatives, shard_map, Pallas and jaxplan's own kernels stay as they are; `jax.checkpoint` keeps its
+    policies. The result takes arrays of the shapes that are given here.
+
+    Args:
+        loss: (params, batch) -> scalar.
+        params, batch: pytrees of arrays or `jax.ShapeDtypeStruct`.
+        rules: named dims to mesh axes.
+        mesh: a mesh of attached or of compile-only devices.
+        parameter_dims, batch_dims: given names of dims, as in `program.trace`.
+    """
+    closed = jax.make_jaxpr(loss)(params, batch)
+    recorder = Recorder()
+    inputs = add_input(recorder, params, parameter_dims, "parameter")
+    batches = add_input(recorder, batch, batch_dims, "batch")
+    walk(recorder, closed.jaxpr, [*inputs.arrays, *batches.arrays])
+    names = name_atoms(recorder, inputs.labelled, batches.labelled)
+    emitter = _Emitter(_Layout(recorder, names, rules, mesh))
+    structure = jax.tree.structure((params, batch))
+
+    def imposed(params: Any, batch: Any) -> Any:
+        leaves, given = jax.tree.flatten((params, batch))
+        if given != structure:
+            raise ValueError(f"expected (params, batch) of the structure {structure}, got {given}")
+        return emitter.run(closed.jaxpr, closed.consts, leaves, ())[0]
+
+    return imposed
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Shardings of labelled shapes under rules on a mesh."""
+
+    recorder: Recorder
+    names: dict[int, str]
+    rules: Rules
+    mesh: Mesh
+
+    def sharding(self, shape: Shape, context: Sequence[int] = ()) -> NamedSharding:
+        """The sharding of a shape, in an operation over further atoms."""
+        atoms = self.recorder.atoms
+        shape = atoms.restore(atoms.resolve(shape))
+        leaves = list(dict.fromkeys([*atoms.flat(shape), *atoms.leaves(context)]))
+        index = {atom: i for i, atom in enumerate(leaves)}
+        names = [self.names.get(atom, "") for atom in leaves]
+        axes = [axis for axis in self.mesh.axis_names]
+        owners = self.rules.owners(names, axes)
+        spec = []
+        for sequence in shape:
+            spec.append(self._dimension([(names[index[a]], atoms.size(a), index[a]) for a in sequence], owners))
+        return NamedSharding(self.mesh, PartitionSpec(*spec))
+
+    def _dimension(self, pieces: list[tuple[str, int, int]], owners: dict[str, int]) -> tuple[str, ...] | None:
+        """Axes of one dimension: a PartitionSpec shards a major prefix only, in equal parts."""
+        found: list[str] = []
+        for name, size, position in pieces:
+            mine: list[str] = []
+            for axis in self.rules.compute.get(name, ()):
+                held = math.prod(self.mesh.shape[a] for a in (*mine, axis))
+                if owners.get(axis) == position and size % held == 0:
+                    mine.append(axis)
+            found += mine
+            if math.prod(self.mesh.shape[axis] for axis in mine) != size:
+                break
+        return tuple(found) or None
+
+    def is_activation(self, shape: Shape) -> bool:
+        return any(self.names.get(atom) == "batch" for atom in self.recorder.atoms.flat(shape))
+
+
+class _Emitter:
+    """Runs a jaxpr with constraints; `path` is the place of each equation, as the labels know it."""
+
+    def __init__(self, layout: _Layout) -> None:
+        self.layout = layout
+
+    def run(self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any], path: Path) -> list[Any]:
+        known = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, operands, strict=True))
+
+        def read(variable: Any) -> Any:
+            return variable.val if is_literal(variable) else known[variable]
+
+        for number, equation in enumerate(jaxpr.eqns):
+            stack = str(equation.source_info.name_stack)
+            arguments = [read(variable) for variable in equation.invars]
+            if stack:
+                with jax.named_scope(stack):
+                    results = self.step(equation, arguments, (*path, number))
+            else:
+                results = self.step(equation, arguments, (*path, number))
+            known.update(zip(equation.outvars, results, strict=True))
+        return [read(variable) for variable in jaxpr.outvars]
+
+    def step(self, equation: Any, arguments: list[Any], path: Path) -> Sequence[Any]:
+        name = equation.primitive.name
+        label = equation.params.get("name", "")
+        if name in INLINED and not (isinstance(label, str) and label.startswith(KERNEL_PREFIX)):
+            return self.inner(inner_jaxpr(equation), arguments, path)
+        if name in CHECKPOINTS:
+            return self.checkpoint(equation, arguments, path)
+        if name == "scan":
+            return self.scan(equation, arguments, path)
+        if name == "cond":
+            return self.cond(equation, arguments, path)
+        if name == "gather":
+            arguments[0] = self.table(arguments[0], path)
+        results = bind(equation, arguments)
+        return self.constrained(results, path) if name in ANCHORS else results
+
+    def inner(self, jaxpr: Any, arguments: Sequence[Any], path: Path) -> list[Any]:
+        return self.run(open_jaxpr(jaxpr), getattr(jaxpr, "consts", ()), arguments, path)
+
+    def checkpoint(self, equation: Any, arguments: Sequence[Any], path: Path) -> Sequence[Any]:
+        params, jaxpr = equation.params, inner_jaxpr(equation)
+
+        def region(*operands: Any) -> list[Any]:
+            return self.inner(jaxpr, operands, path)
+
+        return jax.checkpoint(region, policy=params["policy"], prevent_cse=params["prevent_cse"])(*arguments)
+
+    def scan(self, equation: Any, arguments: Sequence[Any], path: Path) -> list[Any]:
+        params = equation.params
+        constants, carries = scan_counts(params)
+        fixed = arguments[:constants]
+
+        def body(carry: Any, part: Any) -> tuple[list[Any], list[Any]]:
+            results = self.inner(params["jaxpr"], [*fixed, *carry, *part], path)
+            return self.constrained(results[:carries], path), results[carries:]
+
+        carry, stacked = jax.lax.scan(
+            body,
+            list(arguments[constants : constants + carries]),
+            list(arguments[constants + carries :]),
+            length=params["length"],
+            reverse=params["reverse"],
+            unroll=params["unroll"],
+        )
+        return [*carry, *stacked]
+
+    def cond(self, equation: Any, arguments: Sequence[Any], path: Path) -> Sequence[Any]:
+        def run(number: int, branch: Any) -> Callable[..., Any]:
+            return lambda *operands: self.inner(branch, operands, (*path, number))
+
+        branches = [run(number, branch) for number, branch in enumerate(equation.params["branches"])]
+        return jax.lax.switch(arguments[0], branches, *arguments[1:])
+
+    def constrained(self, results: Sequence[Any], path: Path) -> list[Any]:
+        """Activations among the results, held in their layout (`zip` ends with the results: a loop's carries lead)."""
+        shapes = self.layout.recorder.outputs[path]
+        return [
+            jax.lax.with_sharding_constraint(result, self.layout.sharding(shape))
+            if self.layout.is_activation(shape) and not is_key(result)
+            else result
+            for result, shape in zip(results, shapes, strict=False)
+        ]
+
+    def table(self, table: Any, path: Path) -> Any:
+        """A floating-point table gathered before its lookup; its gradient returns to where the table is stored."""
+        found = self.layout.recorder.tables.get(path)
+        if found is None or not jnp.issubdtype(table.dtype, jnp.floating) or self.layout.is_activation(found[0]):
+            return table
+        stored, whole = found
+        atoms = self.layout.recorder.atoms
+        return _gathered(table, self.layout.sharding(stored, atoms.flat(whole)), self.layout.sharding(stored))
+
+
+def _gathered(table: jax.Array, read: NamedSharding, stored: NamedSharding) -> jax.Array:
+    """The table in the sharding in which it is read; the cotangent is constrained to the stored one, not to `read`."""
+
+    @jax.custom_vjp
+    def gather(table: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(table, read)
+
+    def forward(table: jax.Array) -> tuple[jax.Array, None]:
+        return gather(table), None
+
+    def backward(_: None, cotangent: jax.Array) -> tuple[jax.Array]:
+        return (jax.lax.with_sharding_constraint(cotangent, stored),)
+
+    gather.defvjp(forward, backward)
+    return gather(table)
+
+
+def is_key(array: Any) -> bool:
+    """Whether the array is a typed PRNG key, which has no layout of its own."""
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
+def bind(equation: Any, arguments: Sequence[Any]) -> Sequence[Any]:
+    """Emit an equation as it was."""
+    functions: Sequence[Any] = ()
+    params = equation.primitive.get_bind_params(equation.params)
+    if isinstance(params, tuple):       # jax 0.10: (functions, parameters)
+        functions, params = params
+    results = equation.primitive.bind(*functions, *arguments, **params)
+    return results if equation.primitive.multiple_results else [results]
