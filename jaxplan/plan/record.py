@@ -261,7 +261,7 @@ def _leaf_spec(table: Table, leaf: Leaf, rules: Rules, axes: Sequence[str]) -> L
     return LeafSpec(
         path=leaf.path,
         shape=tuple(table.elements(sequence) for sequence in leaf.shape),
-        dtype=getattr(leaf, "dtype", ""),
+        dtype=leaf.dtype,
         itemsize=leaf.itemsize,
         dims=tuple(tuple(names[d] for d in sequence) for sequence in leaf.shape),
         spec=rules.spec(leaf.shape, names, axes),

@@ -85,11 +85,12 @@ class Operation:
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of the training state or batch: its path, its named shape, its bytes per element."""
+    """One array of the training state or batch: its path, its named shape, its bytes per element, its dtype."""
 
     path: str
     shape: Shape
     itemsize: int
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class Table:
             return tuple(tuple(row) for row in rows)
 
         def leaf(row: Mapping) -> Leaf:
-            return Leaf(row["path"], shape(row["shape"]), row["itemsize"])
+            return Leaf(row["path"], shape(row["shape"]), row["itemsize"], row.get("dtype", ""))
 
         return cls(
             dims=tuple(Dim(**row) for row in data["dims"]),
