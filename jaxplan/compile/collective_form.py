@@ -40,8 +40,10 @@ def async_key(instruction: Instruction) -> object | None:
 
 def is_sliced_all_reduce(instruction: Instruction) -> bool:
     """Whether an all-reduce inside a TPU's fusion feeds slices only: that compiler's reduce-scatter."""
-    uses = [user for user, _ in _local_uses(instruction, None)]
-    uses += [user for one in uses if one.opcode == "get-tuple-element" for user, _ in _local_uses(one, None)]
+    uses = [user for user, _ in uses_of_array(instruction, None)]
+    uses += [
+        user for one in uses if one.opcode == "get-tuple-element" for user, _ in uses_of_array(one, None)
+    ]
     ends = [user for user in uses if user.opcode != "get-tuple-element"]
     return bool(ends) and all(user.opcode == "dynamic-slice" for user in ends)
 
@@ -89,7 +91,15 @@ def _users(computation: Computation) -> dict[str, list[tuple[Instruction, int]]]
     return users
 
 
-def _local_uses(instruction: Instruction, index: int | None) -> list[tuple[Instruction, int]]:
+def uses(instruction: Instruction) -> list[tuple[Instruction, int]]:
+    """(user, operand position) of a result, in its computation, seen through bitcasts."""
+    found: list[tuple[Instruction, int]] = []
+    for user, position in uses_of_array(instruction, None):
+        found += uses(user) if user.opcode == "bitcast" else [(user, position)]
+    return found
+
+
+def uses_of_array(instruction: Instruction, index: int | None) -> list[tuple[Instruction, int]]:
     """(user, operand position) of array `index` of a result, in its computation."""
     users = _users(instruction.computation)
     uses = users.get(instruction.name, [])
@@ -113,7 +123,7 @@ def _final_uses(
     """(user, operand position) of a value, followed through `through`, into fusions and out again."""
     if instruction.is_root and callers:
         yield from _final_uses(module, callers[-1], None, through, callers[:-1])
-    for user, position in _local_uses(instruction, index):
+    for user, position in uses_of_array(instruction, index):
         if user.opcode in through and position == 0:
             yield from _final_uses(module, user, None, through, callers)
         elif user.opcode == "fusion":

@@ -46,7 +46,9 @@ class Collective:
         group_size: devices of a group (for a permute: devices along its axes).
         whole_axes: False where groups hold a part of an axis only.
         executions: how often it runs; a lower bound where `bounded` is False.
-        asynchronous: whether it starts and ends at different places of the schedule.
+        place, end: where in the schedule of `computation` it is issued, and where its result is awaited
+        (None: at once).
+        direction: which way round the ring a permute goes, 1 or -1; 0 for everything else.
         between: computing instructions scheduled between its start and its end.
         between_flops: matmul FLOPs of these instructions.
         op_name: the JAX operation that it comes from.
@@ -67,13 +69,20 @@ class Collective:
     whole_axes: bool
     executions: int
     bounded: bool
-    asynchronous: bool
+    place: int
+    end: int | None
+    direction: int
     between: int
     between_flops: float
     op_name: str
     reads_as_reduce_scatter: bool
     target_nbytes: int
     emitter: str
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it is issued and awaited at different places of the schedule."""
+        return self.end is not None
 
     @property
     def target_kind(self) -> str:
@@ -138,6 +147,7 @@ class _Reader:
         self._module, self._axes, self._order = module, axes, order
         self._widened = module.backend == "cpu"
         self._flops = FlopCounter(module)
+        self._axes_of: dict[str, tuple[tuple[str, ...], bool]] = {}
 
     def read(self, computation: Computation, times: int, bounded: bool) -> Iterator[Collective]:
         """Collectives of `computation`, which runs `times`, and of all that it calls."""
@@ -178,8 +188,7 @@ class _Reader:
     def _records(
         self, instruction: Instruction, computation: Computation, place: int, times: int, bounded: bool
     ) -> Iterator[Collective]:
-        members, size = self._members(instruction)
-        axes, whole = mesh_axes(members, self._axes, self._order)
+        members, size, axes, whole = self._members(instruction)
         if not axes:
             return  # every device talks to itself
         caller = computation.instructions[place]
@@ -203,7 +212,9 @@ class _Reader:
                 whole_axes=whole or kind == PERMUTE,
                 executions=times,
                 bounded=bounded,
-                asynchronous=end is not None,
+                place=place,
+                end=end,
+                direction=_direction(members, sizes=self._axes) if kind == PERMUTE else 0,
                 between=len(work),
                 between_flops=sum(count.total for count in counts if count is not None),
                 op_name=instruction.op_name or caller.op_name,
@@ -212,14 +223,18 @@ class _Reader:
                 emitter=_emitter(instruction) or _emitter(caller),
             )
 
-    def _members(self, instruction: Instruction) -> tuple[np.ndarray, int]:
+    def _members(self, instruction: Instruction) -> tuple[np.ndarray, int, tuple[str, ...], bool]:
+        """(groups or pairs, members of one, mesh axes, whether these are covered wholly)."""
         if base_kind(instruction.opcode) == PERMUTE:
-            return source_target_pairs(instruction), 2
+            pairs = source_target_pairs(instruction)
+            return pairs, 2, *mesh_axes(pairs, self._axes, self._order)
         text = group_text(instruction)
         if text is None:
             raise HloError(f"{instruction.name} ({instruction.opcode}) names no replica groups")
         groups = replica_groups(text, self._module.devices)
-        return groups, groups.shape[1]
+        if text not in self._axes_of:  # texts repeat, and groups of a large machine are long
+            self._axes_of[text] = mesh_axes(groups, self._axes, self._order)
+        return groups, groups.shape[1], *self._axes_of[text]
 
     def _parts(self, instruction: Instruction, kind: str, size: int) -> Iterator[tuple[bool, int, int]]:
         """(reads as reduce-scatter, bytes, bytes on the target), of the arrays that share one fate."""
@@ -281,6 +296,13 @@ class _Reader:
             if one.opcode == "fusion" and any(async_key(inner) == key for inner in self._inside(one))
         ]
         return ends[-1] if ends else None
+
+
+def _direction(pairs: np.ndarray, sizes: Mapping[str, int]) -> int:
+    """The way round that most pairs of a permute go: the shorter way, in the numbering of places."""
+    count = int(np.prod(list(sizes.values())))
+    steps = (pairs[:, 1] - pairs[:, 0]) % count
+    return 1 if 2 * int((2 * steps <= count).sum()) >= len(steps) else -1
 
 
 def _emitter(instruction: Instruction) -> str:

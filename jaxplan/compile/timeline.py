@@ -1,0 +1,278 @@
+"""A step time from a compiled schedule.
+
+The schedule is walked once: computing instructions take one after the other; a collective is issued where
+the schedule issues it, runs on the links of its mesh axes behind whatever runs there already, and is
+awaited where the schedule awaits it. What the wait takes is exposed communication. A loop is its body times
+its trips.
+
+    low    compute at peak rates, communication at the links' own rates, hidden perfectly: the larger of the
+    two value  the walk, at the rates that measurements reached where the catalogue has them
+    high   the same rates with nothing hidden: the sum
+
+Not modeled: contention of collectives with compute for memory and cores, pipelining across trips of a loop,
+stragglers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jaxplan.compile.collectives import Collective, collectives
+from jaxplan.compile.hlo import Computation, Instruction, Module
+from jaxplan.compile.memory_traffic import FREE
+from jaxplan.compile.op_cost import OpCosts
+from jaxplan.compile.trip_count import trip_count
+from jaxplan.machine.collectives import seconds
+from jaxplan.machine.placement import Placement
+from jaxplan.machine.topology import Machine
+
+HOST_MEMORY_SPACE = 5
+# Kinds without a formula of their own run at the rates of their nearest relative.
+_LIKE = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
+_COPIES = "copies"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a ledger."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The time of one execution of a module on every device of a machine.
+
+    Attributes:
+        value_s, low_s, high_s: as the module's text says; low_s <= value_s <= high_s.
+        ledger: compute by kind and exposed communication by axes; adds up to value_s.
+        communication: every collective's time by kind and axes, hidden or not.
+        host_bytes: bytes copied between host and device; their time is not counted, for want of a rate.
+        uncovered: custom calls whose work is not known -> how many of them.
+        unknown_trip_counts: loops counted as one trip; with any, all times are lower bounds.
+    """
+
+    value_s: float
+    low_s: float
+    high_s: float
+    ledger: tuple[Entry, ...]
+    communication: tuple[Entry, ...] = ()
+    host_bytes: int = 0
+    uncovered: Mapping[str, int] = field(default_factory=dict)
+    unknown_trip_counts: int = 0
+
+    def __post_init__(self) -> None:
+        total = sum(entry.seconds for entry in self.ledger)
+        if abs(total - self.value_s) > 1e-9 * max(1.0, self.value_s):
+            raise ValueError(f"the ledger must add up to value_s: got {total}, expected {self.value_s}")
+        if not self.low_s <= self.value_s * (1 + 1e-9) or not self.value_s <= self.high_s * (1 + 1e-9):
+            raise ValueError(
+                f"expected low <= value <= high, got {self.low_s}, {self.value_s}, {self.high_s}"
+            )
+
+
+def timeline(module: Module, machine: Machine, placement: Placement) -> StepTime:
+    """The step time that the schedule of `module` amounts to.
+
+    Args:
+        module: optimized, scheduled HLO for `machine`.
+        placement: of the mesh that it was compiled for.
+    """
+    walk = _Walk(module, machine, placement)
+    span = walk.run(module.entry)
+    ledger = tuple(Entry(name, time) for name, time in sorted(span.ledger.items(), key=lambda item: -item[1]))
+    total = sum(entry.seconds for entry in ledger)
+    communication = sum(span.communication.values())
+    busiest = max(span.links_low.values(), default=0.0)
+    return StepTime(
+        value_s=total,
+        low_s=max(span.compute_low, busiest),
+        high_s=span.compute + communication + span.copies,
+        ledger=ledger,
+        communication=tuple(
+            Entry(name, time) for name, time in sorted(span.communication.items(), key=lambda item: -item[1])
+        ),
+        host_bytes=span.host_bytes,
+        uncovered=dict(walk.costs.uncovered),
+        unknown_trip_counts=walk.unknown_trip_counts,
+    )
+
+
+@dataclass
+class _Span:
+    """What one execution of a computation takes. Sums over parts; `ledger` adds up to its duration."""
+
+    ledger: dict[str, float] = field(default_factory=dict)
+    communication: dict[str, float] = field(default_factory=dict)
+    links_low: dict[str, float] = field(default_factory=dict)
+    compute: float = 0.0
+    compute_low: float = 0.0
+    copies: float = 0.0
+    host_bytes: int = 0
+
+    def add(self, other: _Span, times: int) -> None:
+        """Run `other` that many times after this."""
+        for mine, its in (
+            (self.ledger, other.ledger),
+            (self.communication, other.communication),
+            (self.links_low, other.links_low),
+        ):
+            for name, value in its.items():
+                mine[name] = mine.get(name, 0.0) + times * value
+        self.compute += times * other.compute
+        self.compute_low += times * other.compute_low
+        self.copies += times * other.copies
+        self.host_bytes += times * other.host_bytes
+
+    def spend(self, name: str, value: float) -> None:
+        """Enter a line of the ledger."""
+        if value > 0:
+            self.ledger[name] = self.ledger.get(name, 0.0) + value
+
+    @property
+    def duration(self) -> float:
+        return sum(self.ledger.values())
+
+
+@dataclass
+class _Pending:
+    """A transfer under way: when it ends, and what its wait is called."""
+
+    finish: float
+    name: str
+
+
+class _Walk:
+    def __init__(self, module: Module, machine: Machine, placement: Placement) -> None:
+        self._module, self._machine, self._placement = module, machine, placement
+        self.costs = OpCosts(module, machine)
+        self.unknown_trip_counts = 0
+        self._spans: dict[str, _Span] = {}
+        self._issued: dict[str, dict[int, dict[str, list[Collective]]]] = {}
+        for one in collectives(module, dict(placement.sizes)):
+            at = self._issued.setdefault(one.computation, {}).setdefault(one.place, {})
+            if one not in at.setdefault(one.name, []):
+                at[one.name].append(one)
+
+    def run(self, computation: Computation) -> _Span:
+        """The span of one execution; kept, because loops share bodies."""
+        if computation.name not in self._spans:
+            self._spans[computation.name] = self._walk(computation)
+        return self._spans[computation.name]
+
+    def _walk(self, computation: Computation) -> _Span:
+        span, now = _Span(), 0.0
+        free: dict[str, float] = {}
+        awaited: dict[int, list[_Pending]] = {}
+        issued = self._issued.get(computation.name, {})
+        copies: dict[str, _Pending] = {}
+        for place, instruction in enumerate(computation.instructions):
+            for pending in awaited.pop(place, ()):
+                now = self._wait(span, now, pending)
+            for one in (one for found in issued.get(place, {}).values() for one in found):
+                pending = self._issue(span, now, free, one)
+                if one.end is None:
+                    now = self._wait(span, now, pending)
+                else:
+                    awaited.setdefault(one.end, []).append(pending)
+            now = self._step(span, now, free, copies, instruction, communicates=place in issued)
+        return span
+
+    def _step(
+        self,
+        span: _Span,
+        now: float,
+        free: dict[str, float],
+        copies: dict[str, _Pending],
+        instruction: Instruction,
+        communicates: bool,
+    ) -> float:
+        """Let one instruction take its time; returns the time after it."""
+        opcode = instruction.opcode
+        if opcode in ("while", "conditional", "call"):
+            inner, times = self._nested(instruction)
+            span.add(inner, times)
+            return now + times * inner.duration
+        if opcode in ("copy-start", "slice-start"):
+            self._start_copy(span, now, free, copies, instruction)
+            return now
+        if opcode in ("copy-done", "slice-done"):
+            pending = copies.pop(instruction.operand_names[0], None)
+            return self._wait(span, now, pending) if pending is not None else now
+        if opcode in FREE or opcode.endswith(("-start", "-done", "-update")):
+            return now
+        if communicates and opcode != "fusion":
+            return now  # the collective itself: its time is on the links
+        cost = self.costs.of(instruction)
+        if cost is None or (communicates and cost.kind == "memory-bound"):
+            return now
+        span.spend(cost.kind, cost.seconds)
+        span.compute += cost.seconds
+        span.compute_low += cost.low_s
+        return now + cost.seconds
+
+    def _nested(self, instruction: Instruction) -> tuple[_Span, int]:
+        if instruction.opcode == "while":
+            trips = trip_count(self._module, instruction)
+            self.unknown_trip_counts += trips.count is None
+            body = self.run(self._module.callee(instruction, "body"))
+            return body, trips.count if trips.count is not None else 1
+        if instruction.opcode == "conditional":
+            branches = [self.run(self._module.computation(name)) for name in instruction.called["branches"]]
+            return max(branches, key=lambda branch: branch.duration), 1
+        return self.run(self._module.callee(instruction, "to_apply", "calls")), 1
+
+    def _issue(self, span: _Span, now: float, free: dict[str, float], one: Collective) -> _Pending:
+        """Put a collective on its links, behind what runs there already."""
+        links = self._placement.links(one.axes)
+        if links.size != one.group_size:
+            links = dataclasses.replace(links, size=one.group_size)
+        kind, axes = _LIKE.get(one.kind, one.kind), "+".join(one.axes)
+        time = float(seconds(kind, one.nbytes, links.achieved()))
+        low = float(seconds(kind, one.nbytes, links))
+        begin = now
+        for resource in self._resources(one):
+            begin = max(begin, free.get(resource, 0.0))
+            span.links_low[resource] = span.links_low.get(resource, 0.0) + low
+        free.update(dict.fromkeys(self._resources(one), begin + time))
+        name = f"{one.kind} {axes}"
+        span.communication[name] = span.communication.get(name, 0.0) + time
+        return _Pending(begin + time, f"exposed {axes}")
+
+    def _resources(self, one: Collective) -> tuple[str, ...]:
+        """What a collective keeps busy: both directions of its axes' links on a torus (a permute: one of
+        them).
+
+        GPUs run collectives of all axes through one stream and the same ports.
+        """
+        if self._machine.kind != "tpu":
+            return ("ports",)
+        directions = (one.direction,) if one.direction else (1, -1)
+        return tuple(f"{axis} {direction:+d}" for axis in one.axes for direction in directions)
+
+    def _start_copy(
+        self,
+        span: _Span,
+        now: float,
+        free: dict[str, float],
+        copies: dict[str, _Pending],
+        instruction: Instruction,
+    ) -> None:
+        """A prefetch into on-chip memory runs beside compute; a copy to the host is only counted."""
+        moved = instruction.shapes[1 if instruction.opcode == "slice-start" else 0].nbytes
+        spaces = {shape.memory_space for shape in instruction.shapes}
+        if HOST_MEMORY_SPACE in spaces:
+            span.host_bytes += moved
+            return
+        time = moved / self._machine.device_hbm_bytes_per_s
+        span.copies += time
+        free[_COPIES] = max(now, free.get(_COPIES, 0.0)) + time
+        copies[instruction.name] = _Pending(free[_COPIES], "exposed copies")
+
+    @staticmethod
+    def _wait(span: _Span, now: float, pending: _Pending) -> float:
+        span.spend(pending.name, pending.finish - now)
+        return max(now, pending.finish)
