@@ -1,7 +1,7 @@
 """A chip: one peak, one memory, one attachment to its neighbours. No JAX here.
 
-Figures of the data sheet and figures that somebody measured are kept apart (`measured`), and every figure has its
-source in `sources`, under the field's name (`matmul_flops_per_s.bfloat16` for an entry of a mapping).
+Figures of the data sheet and figures that somebody measured are kept apart (`measured`), and every figure has
+its source in `sources`, under the field's name (`matmul_flops_per_s.bfloat16` for an entry of a mapping).
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ class Chip:
 
     Attributes:
         id: the short name that users type (`v5e`, `h100`).
-        matmul_flops_per_s: dense peak per chip by dtype name (`bfloat16`, `float32`, `int8`, `float8`, `float4`).
+        matmul_flops_per_s: dense peak per chip by dtype name (`bfloat16`, `float32`, `int8`, `float8`,
+            `float4`).
         hbm_bytes: memory per chip as the data sheet gives it.
-        hbm_usable_bytes: memory per chip that a program can have: on TPU what the compiler grants, on GPU what the
-            driver shows (of which the allocator takes its fraction, see `Machine.memory_fraction`).
+        hbm_usable_bytes: memory per chip that a program can have: on TPU what the compiler grants, on GPU
+            what the driver shows (of which the allocator takes its fraction, see `Machine.memory_fraction`).
         hbm_bytes_per_s: memory bandwidth per chip.
         devices_per_chip: JAX devices per chip (2 on tpu7x).
-        fabric: how chips of one slice or NVLink domain are joined: a `torus` of links, a `switch`, or a full `mesh`
-            of links between every two chips.
+        fabric: how chips of one slice or NVLink domain are joined: a `torus` of links, a `switch`, or a full
+            `mesh` of links between every two chips.
         link_bytes_per_s: one direction. Torus and mesh: of one link. Switch: of one chip into the switch.
         links: links per chip (1 for a switch: they act as one).
         on_chip_bytes_per_s: one direction between the two devices of one chip; 0 where a chip is one device.
         collective_fraction: the part of `link_bytes_per_s` that large collectives reached when measured.
         hop_latency_s: one step of a collective between neighbours.
         launch_latency_s: fixed time of one collective, however small.
-        clock_hz: of the compiler's cycle estimates; with `matmul_flops_per_cycle`, per device: array x clock = peak.
+        clock_hz: of the compiler's cycle estimates; with `matmul_flops_per_cycle`, per device: array x clock
+            = peak.
         measured: further figures that were measured, by name.
         target: what the NVIDIA compiler must know about the chip; None where there is no such compiler.
         sources: field name to source and date.
@@ -70,13 +72,24 @@ class Chip:
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("hbm_bytes", "hbm_usable_bytes", "hbm_bytes_per_s", "link_bytes_per_s", "links", "devices_per_chip"):
+        for name in (
+            "hbm_bytes",
+            "hbm_usable_bytes",
+            "hbm_bytes_per_s",
+            "link_bytes_per_s",
+            "links",
+            "devices_per_chip",
+        ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{self.id}: {name} must be positive, got {getattr(self, name)}")
         if "bfloat16" not in self.matmul_flops_per_s:
-            raise ValueError(f"{self.id}: matmul_flops_per_s must have bfloat16, got {sorted(self.matmul_flops_per_s)}")
+            raise ValueError(
+                f"{self.id}: matmul_flops_per_s must have bfloat16, got {sorted(self.matmul_flops_per_s)}"
+            )
         if not 0 < self.collective_fraction <= 1:
-            raise ValueError(f"{self.id}: collective_fraction must be in (0, 1], got {self.collective_fraction}")
+            raise ValueError(
+                f"{self.id}: collective_fraction must be in (0, 1], got {self.collective_fraction}"
+            )
         if (self.devices_per_chip > 1) != (self.on_chip_bytes_per_s > 0):
             raise ValueError(f"{self.id}: on_chip_bytes_per_s goes with more than one device per chip")
 
@@ -84,7 +97,8 @@ class Chip:
         return hash((self.id, self.hbm_usable_bytes, self.hbm_bytes_per_s))
 
     def flops_per_s(self, dtype: str) -> float:
-        """Dense matrix peak for operands of `dtype`, per chip, in FLOP/s; float16 runs at the rate of bfloat16.
+        """Dense matrix peak for operands of `dtype`, per chip, in FLOP/s; float16 runs at the rate of
+        bfloat16.
 
         Raises:
             ValueError: the catalogue has no figure for that dtype.
@@ -105,4 +119,6 @@ class Chip:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Chip:
         target = data.get("target")
-        return cls(**{**data, "aliases": tuple(data["aliases"]), "target": GpuTarget(**target) if target else None})
+        return cls(
+            **{**data, "aliases": tuple(data["aliases"]), "target": GpuTarget(**target) if target else None}
+        )

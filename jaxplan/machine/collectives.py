@@ -1,12 +1,12 @@
 """How long a collective takes on given links. No JAX here.
 
-Lower bounds of Chan et al. 2007 ("Collective communication: theory, practice, and experience", table 1) with the
-rates that a placement gives; alpha is one pass over the group, beta the inverse rate:
+Lower bounds of Chan et al. 2007 ("Collective communication: theory, practice, and experience", table 1) with
+the rates that a placement gives; alpha is one pass over the group, beta the inverse rate:
 
     all-gather          alpha + (n - 1) / n  bytes beta         bytes: the gathered result
     reduce-scatter      alpha + (n - 1) / n  bytes beta         bytes: the input
-    all-reduce          2 alpha + 2 (n - 1) / n  bytes beta     bytes: the tensor (reduce-scatter, then all-gather)
-    all-to-all          alpha + (n - 1) / n  bytes beta_all     bytes: what one device holds
+    all-reduce          2 alpha + 2 (n - 1) / n  bytes beta     bytes: the tensor (reduce-scatter, then
+    all-gather) all-to-all          alpha + (n - 1) / n  bytes beta_all     bytes: what one device holds
     collective-permute  alpha + bytes beta_next                 bytes: one message
 
 Reductions inside a switch (NVLink SHARP) are not counted: an all-reduce with them is up to twice as fast.
@@ -22,7 +22,13 @@ from numpy.typing import ArrayLike, NDArray
 from jaxplan.machine.links import Links
 
 Collective = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute"]
-KINDS: tuple[Collective, ...] = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+KINDS: tuple[Collective, ...] = (
+    "all-gather",
+    "reduce-scatter",
+    "all-reduce",
+    "all-to-all",
+    "collective-permute",
+)
 PASSES = {"all-reduce": 2}
 
 

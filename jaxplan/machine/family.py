@@ -59,7 +59,9 @@ class Family:
             raise InputError(f"{chips} chips are no {self.chip.name} slice")
         return self._slice(shape, self.slices, notes, defaults)
 
-    def _slice(self, shape: Shape, rule: SliceRule, notes: tuple[str, ...], defaults: tuple[str, ...]) -> Machine:
+    def _slice(
+        self, shape: Shape, rule: SliceRule, notes: tuple[str, ...], defaults: tuple[str, ...]
+    ) -> Machine:
         shape = rule.check(shape, self.chip.name)
         chips = math.prod(shape)
         return Machine(
@@ -113,10 +115,10 @@ class Family:
             return chips // whole, whole, said if len(shape) != 1 else ()
         if self.domain_chips in shape or (len(shape) == 1 and chips % whole == 0):
             return chips // whole, whole, (f"{given} is read as {chips // whole} hosts of {whole}",)
-        hosts, per_host = (shape[0], shape[-1]) if len(shape) > 1 else (1, chips)
-        if 1 in shape or whole % per_host:
-            hosts, per_host = min(shape[0], shape[-1]) if 1 in shape else shape[-1], max(shape[0], shape[-1])
-            per_host = chips // hosts
+        first, last = (shape[0], shape[-1]) if len(shape) > 1 else (1, chips)
+        # HOSTSxCHIPS as written where that divides a host, else the other way round; a side of 1 is one host
+        hosts = min(first, last) if 1 in (first, last) else first if whole % last == 0 else last
+        per_host = chips // hosts
         if len(shape) <= 2 and whole % per_host == 0:
             part = f"{hosts} host{'s' if hosts > 1 else ''} with {per_host} of the {whole} chips"
             return hosts, per_host, (f"neither side of {given} is {whole} chips per host: read as {part}",)
@@ -124,7 +126,8 @@ class Family:
         raise InputError(
             f"{given} is not a whole number of {self.name} hosts: {whole} chips each",
             f"HOSTSx{whole}",
-            f"{near}x{whole} ({near * whole} chips)" + (f" or {near + 1}x{whole}" if near * whole < chips else ""),
+            f"{near}x{whole} ({near * whole} chips)"
+            + (f" or {near + 1}x{whole}" if near * whole < chips else ""),
         )
 
     def _domain(self, chips: int, per_host: int) -> tuple[int, tuple[str, ...]]:
@@ -136,5 +139,6 @@ class Family:
         sizes = range(self.domain_chips, per_host - 1, -1)
         domain = next(n for n in sizes if n % per_host == 0 and chips % n == 0)
         return domain, (
-            f"{chips} chips are not whole domains of {self.domain_chips}: taken as {chips // domain} domains of {domain}",
+            f"{chips} chips are not whole domains of {self.domain_chips}: "
+            f"taken as {chips // domain} domains of {domain}",
         )

@@ -1,6 +1,8 @@
-"""Reading catalogue files: TOML with a source beside every number. The border: bad files become `InputError`. No JAX here.
+"""Reading catalogue files: TOML with a source beside every number. The border: bad files become `InputError`.
+No JAX here.
 
-The catalogue lies in `jaxplan/catalogue` where jaxplan was installed from a wheel, and beside the package in a checkout.
+The catalogue lies in `jaxplan/catalogue` where jaxplan was installed from a wheel, and beside the package in
+a checkout.
 """
 
 from __future__ import annotations
@@ -14,7 +16,17 @@ import pydantic
 from jaxplan.errors import InputError
 from jaxplan.units import GB, GIB, TERA
 
-UNITS = {"": 1.0, "B": 1.0, "GB": GB, "GiB": GIB, "GB/s": GB, "TFLOP/s": TERA, "GHz": 1e9, "us": 1e-6, "FLOP": 1.0}
+UNITS = {
+    "": 1.0,
+    "B": 1.0,
+    "GB": GB,
+    "GiB": GIB,
+    "GB/s": GB,
+    "TFLOP/s": TERA,
+    "GHz": 1e9,
+    "us": 1e-6,
+    "FLOP": 1.0,
+}
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 F = TypeVar("F", bound=pydantic.BaseModel)
@@ -63,7 +75,9 @@ def folder(kind: str) -> Path:
     for root in (_PACKAGE / "catalogue", _PACKAGE.parent):
         if (root / kind).is_dir():
             return root / kind
-    raise InputError(f"the catalogue folder {kind} is missing", f"it in {_PACKAGE / 'catalogue'} or {_PACKAGE.parent}")
+    raise InputError(
+        f"the catalogue folder {kind} is missing", f"it in {_PACKAGE / 'catalogue'} or {_PACKAGE.parent}"
+    )
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -86,7 +100,9 @@ def read(path: Path, record: type[F]) -> F:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}", "a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}", "TOML such as the files of the catalogue") from error
+        raise InputError(
+            f"{path} is not valid TOML: {error}", "TOML such as the files of the catalogue"
+        ) from error
     try:
         return record.model_validate(data)
     except pydantic.ValidationError as error:

@@ -12,7 +12,8 @@ class Links:
 
     Attributes:
         size: devices of one group.
-        bytes_per_s: per device, of ring-like collectives: an all-gather of S bytes takes (size - 1) / size S / rate.
+        bytes_per_s: per device, of ring-like collectives: an all-gather of S bytes takes (size - 1) / size S
+            / rate.
         all_to_all_bytes_per_s: per device: each sends (size - 1) / size of its bytes at this rate.
         permute_bytes_per_s: per device, each to its next neighbour.
         latency_s: of one pass over the group (an all-gather; an all-reduce is two passes).
@@ -33,7 +34,9 @@ class Links:
     def __post_init__(self) -> None:
         rates = (self.bytes_per_s, self.all_to_all_bytes_per_s, self.permute_bytes_per_s)
         if self.size < 1 or min(rates) <= 0 or self.latency_s < 0 or not 0 < self.fraction <= 1:
-            raise ValueError(f"links need a size, positive rates, a latency and a fraction in (0, 1], got {self}")
+            raise ValueError(
+                f"links need a size, positive rates, a latency and a fraction in (0, 1], got {self}"
+            )
 
     def achieved(self) -> Links:
         """The same links at the rates that measurements reached, instead of the data sheet's."""

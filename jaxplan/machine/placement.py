@@ -1,13 +1,13 @@
 """Which physical links each mesh axis uses. No JAX here.
 
-A machine is a stack of *levels*, innermost first: the devices of a chip, then the torus axes x, y, z (TPU); the NVLink
-domain, then the network (GPU). Every level's length is a product of factors, each given to one mesh axis; inside a
-level the chattiest mesh axis is innermost, so that it gets neighbours. Mesh axes whose sizes cannot be made of the
-levels' factors have no placement.
+A machine is a stack of *levels*, innermost first: the devices of a chip, then the torus axes x, y, z (TPU);
+the NVLink domain, then the network (GPU). Every level's length is a product of factors, each given to one
+mesh axis; inside a level the chattiest mesh axis is innermost, so that it gets neighbours. Mesh axes whose
+sizes cannot be made of the levels' factors have no placement.
 
-The canonical index of a device counts the innermost level fastest: on TPU `core + cores (x + X (y + Y z))`, which are
-libtpu's device ids (checked for v4, v5e, v5p, v6e, tpu7x with jax 0.10.2), on GPU `host x chips per host + chip`,
-which are the ids of the CUDA plugin.
+The canonical index of a device counts the innermost level fastest: on TPU `core + cores (x + X (y + Y z))`,
+which are libtpu's device ids (checked for v4, v5e, v5p, v6e, tpu7x with jax 0.10.2), on GPU `host x chips per
+host + chip`, which are the ids of the CUDA plugin.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ CHATTIEST_FIRST = ("tensor", "context", "expert", "fsdp", "data", "stage")
 
 
 def coordinates(machine: Machine, index: int) -> tuple[int, ...]:
-    """Position of a canonical device index in every level, innermost first: (core, x, y, z) or (chip in domain, domain)."""
+    """Position of a canonical device index in every level, innermost first: (core, x, y, z) or (chip in
+    domain, domain)."""
     out = []
     for length in lengths(machine):
         out.append(index % length)
@@ -82,7 +83,8 @@ class Placement:
         return grid
 
     def segments(self, axes: tuple[str, ...]) -> tuple[tuple[Segment, ...], ...]:
-        """Per level, the stretches that a group over these mesh axes covers; neighbouring factors are one stretch."""
+        """Per level, the stretches that a group over these mesh axes covers; neighbouring factors are one
+        stretch."""
         out = []
         for level, length in enumerate(lengths(self.machine)):
             stride, found = 1, []
@@ -117,7 +119,8 @@ class Placement:
 
 
 def _rank(axes: tuple[str, ...]):
-    """Sort key of mesh axes, the chattiest first; names that are no role follow mesh order from its inner end."""
+    """Sort key of mesh axes, the chattiest first; names that are no role follow mesh order from its inner
+    end."""
     known = {name: i for i, name in enumerate(CHATTIEST_FIRST)}
     return lambda axis: (known.get(axis, len(known)), -axes.index(axis))
 
@@ -125,8 +128,9 @@ def _rank(axes: tuple[str, ...]):
 def place(machine: Machine, sizes: Mapping[str, int]) -> Placement:
     """The placement that gives the chattiest mesh axes the best links.
 
-    Among all ways to factor the mesh axes over the levels, first those that split the fewest torus axes between mesh
-    axes (whole rings first), then by the rates of the mesh axes in the order tensor, ..., fsdp, data.
+    Among all ways to factor the mesh axes over the levels, first those that split the fewest torus axes
+    between mesh axes (whole rings first), then by the rates of the mesh axes in the order tensor, ..., fsdp,
+    data.
 
     Args:
         machine: where to.
@@ -142,13 +146,15 @@ def place(machine: Machine, sizes: Mapping[str, int]) -> Placement:
 def _place(machine: Machine, items: tuple[tuple[str, int], ...]) -> Placement:
     sizes = dict(items)
     if math.prod(sizes.values()) != machine.devices:
-        raise ValueError(f"mesh {sizes} has {math.prod(sizes.values())} devices, {machine.name} has {machine.devices}")
+        raise ValueError(
+            f"mesh {sizes} has {math.prod(sizes.values())} devices, {machine.name} has {machine.devices}"
+        )
     ranked = sorted(sizes, key=_rank(tuple(sizes)))
     live = [axis for axis in ranked if sizes[axis] > 1]
     ones = (1,) * len(lengths(machine))
     best: tuple[tuple, Placement] | None = None
     for chosen in _assignments(tuple(sizes[axis] for axis in live), lengths(machine)):
-        factors = {axis: ones for axis in sizes} | dict(zip(live, chosen, strict=True))
+        factors = dict.fromkeys(sizes, ones) | dict(zip(live, chosen, strict=True))
         candidate = Placement(machine, sizes, factors)
         score = _score(candidate, live)
         if best is None or score > best[0]:

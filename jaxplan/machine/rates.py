@@ -2,19 +2,20 @@
 
 Every rate is per device and one way, with all groups of the same mesh axes at work at once.
 
-Torus (How To Scale Your Model, `tpus.md` and `sharding.md`; Chan et al. 2007, "Collective communication: theory,
-practice, and experience", sections 3 and 4). A chip at the end of a line receives through one link, a chip of a ring
-through two: line `link`, closed ring `2 link`. Stretches over several torus axes are gathered at once and add up. A
-stretch of stride s shares its links with s interleaved groups: `link / s`, `2 link / s` where the sub-ring closes; it
-is gathered first, one after the other, while the data is small.
+Torus (How To Scale Your Model, `tpus.md` and `sharding.md`; Chan et al. 2007, "Collective communication:
+theory, practice, and experience", sections 3 and 4). A chip at the end of a line receives through one link, a
+chip of a ring through two: line `link`, closed ring `2 link`. Stretches over several torus axes are gathered
+at once and add up. A stretch of stride s shares its links with s interleaved groups: `link / s`, `2 link / s`
+where the sub-ring closes; it is gathered first, one after the other, while the data is small.
 
-Two tiers (devices of a chip inside, torus outside; NVLink domain inside, network outside). A group of n = d h has d
-members inside each of h tiers. The outside carries (h - 1) / h of the gathered bytes into each tier through the links
-of its d members, the inside hands everything to everyone, both pipelined: the slower of the two counts.
+Two tiers (devices of a chip inside, torus outside; NVLink domain inside, network outside). A group of n = d h
+has d members inside each of h tiers. The outside carries (h - 1) / h of the gathered bytes into each tier
+through the links of its d members, the inside hands everything to everyone, both pipelined: the slower of the
+two counts.
 
-All-to-all by bisection (Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication operations in
-MPICH", section 3.3, for the bound; the torus cut as in the scaling book): of a stretch of f with S bytes a device, f S
-/ 4 cross the middle each way, through one link of a line or two of a ring.
+All-to-all by bisection (Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication
+operations in MPICH", section 3.3, for the bound; the torus cut as in the scaling book): of a stretch of f
+with S bytes a device, f S / 4 cross the middle each way, through one link of a line or two of a ring.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def two_tier_rate(inside: int, outside: int, inner_rate: float, outer_rate: floa
         inside: members of the group in one tier, d.
         outside: tiers, h.
         inner_rate: bytes/s into one device from inside its tier.
-        outer_rate: bytes/s into one tier from outside, for each of the d members (their links work for the group).
+        outer_rate: bytes/s into one tier from outside, for each of the d members (their links work for the
+            group).
     """
     if outside == 1:
         return inner_rate
@@ -69,12 +71,15 @@ def two_tier_rate(inside: int, outside: int, inner_rate: float, outer_rate: floa
 def _torus(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
     chip, wraps = machine.chip, machine.wraps
     inside, outside = _size(segments[0]), math.prod(_size(level) for level in segments[1:])
-    share = chip.devices_per_chip          # devices that share the links of one chip
+    share = chip.devices_per_chip  # devices that share the links of one chip
     flat = [(s, s.closes(wrap)) for level, wrap in zip(segments[1:], wraps, strict=True) for s in level]
     on_chip = chip.on_chip_bytes_per_s or math.inf
     outer = torus_rate(flat, chip.link_bytes_per_s) / share if flat else math.inf
     n = inside * outside
-    cross = max((s.size * s.stride * share / (4 * (2 if ring else 1) * chip.link_bytes_per_s) for s, ring in flat), default=0)
+    cross = max(
+        (s.size * s.stride * share / (4 * (2 if ring else 1) * chip.link_bytes_per_s) for s, ring in flat),
+        default=0,
+    )
     exchange = max(cross, (inside - 1) / n / on_chip)
     slowest = max((s.stride for s, _ in flat), default=0)
     neighbour = chip.link_bytes_per_s * inside / (slowest * share) if flat else math.inf
@@ -91,11 +96,12 @@ def _torus(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links
 
 
 def torus_rate(segments: list[tuple[Segment, bool]], link: float) -> float:
-    """Ring-like bytes/s into one chip over stretches of torus axes, each with whether it closes into a ring."""
+    """Ring-like bytes/s into one chip over stretches of torus axes, each with whether it closes into a
+    ring."""
     h = math.prod(s.size for s, _ in segments)
     clean = [(s, ring) for s, ring in segments if s.stride == 1]
     strided = sorted((s for s in segments if s[0].stride > 1), key=lambda s: -s[0].stride)
-    seconds, gathered = 0.0, 1 / h         # for one byte of result
+    seconds, gathered = 0.0, 1 / h  # for one byte of result
     for s, ring in strided:
         gathered *= s.size
         seconds += (s.size - 1) / s.size * gathered / ((2 if ring else 1) * link / s.stride)
@@ -111,7 +117,9 @@ def _torus_words(segments: tuple[tuple[Segment, ...], ...], wraps: tuple[bool, .
     for name, level, wrap in zip(AXIS_NAMES, segments[1:], wraps, strict=False):
         for s in level:
             shape = "ring" if s.closes(wrap) else "line"
-            words.append(f"ICI {name}: {shape} of {s.size}" + (f", every {s.stride}th" if s.stride > 1 else ""))
+            words.append(
+                f"ICI {name}: {shape} of {s.size}" + (f", every {s.stride}th" if s.stride > 1 else "")
+            )
     return "; ".join(words)
 
 

@@ -1,8 +1,9 @@
 """Which boxes of chips are TPU slices, and which of their axes close into rings. No JAX here.
 
-v5e and v6e: a few shapes of at most 16x16, of which an axis wraps only at its full length of 16. v4, v5p, tpu7x: a
-few shapes below a 4x4x4 cube, which are meshes, and beyond them anything made of whole cubes, whose axes are all
-closed by optical switches (scaling book, `tpus.md`; Jouppi et al. 2023, arXiv:2304.01433, section 2).
+v5e and v6e: a few shapes of at most 16x16, of which an axis wraps only at its full length of 16. v4, v5p,
+tpu7x: a few shapes below a 4x4x4 cube, which are meshes, and beyond them anything made of whole cubes, whose
+axes are all closed by optical switches (scaling book, `tpus.md`; Jouppi et al. 2023, arXiv:2304.01433,
+section 2).
 """
 
 from __future__ import annotations
@@ -37,9 +38,13 @@ class SliceRule:
 
     def __post_init__(self) -> None:
         if bool(self.wrap_length) == bool(self.cube):
-            raise ValueError(f"{self.family}: give either wrap_length or cube, got {self.wrap_length} and {self.cube}")
+            raise ValueError(
+                f"{self.family}: give either wrap_length or cube, got {self.wrap_length} and {self.cube}"
+            )
         if len({len(shape) for shape in self.small}) != 1:
-            raise ValueError(f"{self.family}: all listed slices must have the same number of axes, got {self.small}")
+            raise ValueError(
+                f"{self.family}: all listed slices must have the same number of axes, got {self.small}"
+            )
 
     @property
     def dims(self) -> int:
@@ -65,7 +70,8 @@ class SliceRule:
         return tuple(n == self.wrap_length for n in shape)
 
     def shapes(self) -> tuple[Shape, ...]:
-        """All legal slices, axes ascending, by chips. Boxes longer than 16 times their width are left out of the list."""
+        """All legal slices, axes ascending, by chips. Boxes longer than 16 times their width are left out of
+        the list."""
         found = set(self.small)
         if self.cube:
             edge = max(self.pod) if self.pod else self.cube * 16

@@ -1,7 +1,7 @@
 """A machine: a topology of chips that one training step runs on. No JAX here.
 
-A TPU machine is a slice: a box of chips, some of whose axes close into rings. A GPU machine is hosts of chips, joined
-inside an NVLink (or xGMI) domain and, beyond it, by the network.
+A TPU machine is a slice: a box of chips, some of whose axes close into rings. A GPU machine is hosts of
+chips, joined inside an NVLink (or xGMI) domain and, beyond it, by the network.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from jaxplan.machine.chip import Chip
 from jaxplan.units import format_bytes
 
-FULL_MEMORY_FRACTION = 1.0      # TPU: the chip's usable bytes are already what the compiler grants
+FULL_MEMORY_FRACTION = 1.0  # TPU: the chip's usable bytes are already what the compiler grants
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Machine:
         family: id of the catalogue file that it was made from.
         shape: TPU: chips along each physical axis. GPU: (hosts, chips per host).
         wraps: TPU: whether each axis closes into a ring. GPU: all False.
-        domain_chips: chips that reach each other without the network: NVLink or xGMI domain; TPU: the whole slice.
+        domain_chips: chips that reach each other without the network: NVLink or xGMI domain; TPU: the whole
+            slice.
         dcn_bytes_per_s_per_host: network of one host, one direction.
         dcn_fraction: the part of it that large collectives reached when measured.
         dcn_hop_latency_s: one step of a collective between hosts.
@@ -59,13 +60,17 @@ class Machine:
 
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1 or len(self.wraps) != len(self.shape):
-            raise ValueError(f"{self.name}: shape must be positive sizes with one wrap each, got {self.shape}, {self.wraps}")
+            raise ValueError(
+                f"{self.name}: shape must be positive, with one wrap each, got {self.shape}, {self.wraps}"
+            )
         if self.chips_per_host < 1 or self.chips % self.chips_per_host:
             raise ValueError(f"{self.name}: {self.chips} chips are not whole hosts of {self.chips_per_host}")
         if self.chips % self.domain_chips:
             raise ValueError(f"{self.name}: {self.chips} chips are not whole domains of {self.domain_chips}")
         if not 0 < self.memory_fraction <= 1 or not 0 < self.dcn_fraction <= 1:
-            raise ValueError(f"{self.name}: fractions must be in (0, 1], got {self.memory_fraction}, {self.dcn_fraction}")
+            raise ValueError(
+                f"{self.name}: fractions must be in (0, 1], got {self.memory_fraction}, {self.dcn_fraction}"
+            )
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -123,14 +128,12 @@ class Machine:
         """How `device_hbm_bytes` comes about, in one line."""
         total = self.chip.hbm_usable_bytes // self.chip.devices_per_chip
         if self.chip.kind == "tpu":
-            return f"{format_bytes(total)} a device, what the TPU compiler grants ({self._source('hbm_usable_bytes')})"
+            source = self.chip.sources.get("hbm_usable_bytes", "source in the catalogue")
+            return f"{format_bytes(total)} a device: what the TPU compiler grants ({source})"
         return (
-            f"{total:,} B x {self.memory_fraction:g} = {self.device_hbm_bytes:,} B: the part that JAX's allocator takes "
-            "(XLA_PYTHON_CLIENT_MEM_FRACTION); the rest is for NCCL, cuDNN and CUDA graphs"
+            f"{total:,} B x {self.memory_fraction:g} = {self.device_hbm_bytes:,} B: the part that JAX's allocator "
+            "takes (XLA_PYTHON_CLIENT_MEM_FRACTION); the rest is for NCCL, cuDNN and CUDA graphs"
         )
-
-    def _source(self, figure: str) -> str:
-        return self.chip.sources.get(figure, "source in the catalogue")
 
     def describe(self) -> str:
         """The machine in one line, as `search` prints it."""
@@ -138,9 +141,12 @@ class Machine:
         shape = "x".join(map(str, self.shape))
         hosts = f"{self.hosts} host{'s' if self.hosts > 1 else ''}"
         if self.chip.kind == "tpu":
-            words = [f"{n} {'wraps' if wraps else 'does not'}" for n, wraps in zip(self.shape, self.wraps, strict=True)]
-            torus = ", ".join(dict.fromkeys(words))
-            return f"{self.chip.name} {shape}: {size}, ICI {'torus' if any(self.wraps) else 'mesh'} ({torus}), {hosts}"
+            words = [
+                f"{n} {'wraps' if wraps else 'does not'}"
+                for n, wraps in zip(self.shape, self.wraps, strict=True)
+            ]
+            torus = f"ICI {'torus' if any(self.wraps) else 'mesh'} ({', '.join(dict.fromkeys(words))})"
+            return f"{self.chip.name} {shape}: {size}, {torus}, {hosts}"
         domain = "one domain" if self.domain_chips == self.chips else f"domains of {self.domain_chips}"
         return f"{self.chip.name} {shape}: {size}, {hosts} of {self.chips_per_host}, {domain}"
 
@@ -157,9 +163,11 @@ class Machine:
     def from_json(cls, data: Mapping[str, Any]) -> Machine:
         known = {f.name for f in fields(cls)}
         values = {k: v for k, v in data.items() if k in known}
-        return cls(**{
-            **values,
-            "chip": Chip.from_json(data["chip"]),
-            "shape": tuple(data["shape"]),
-            "wraps": tuple(data["wraps"]),
-        })
+        return cls(
+            **{
+                **values,
+                "chip": Chip.from_json(data["chip"]),
+                "shape": tuple(data["shape"]),
+                "wraps": tuple(data["wraps"]),
+            }
+        )

@@ -29,6 +29,7 @@ class ExpertShape:
     shared_mlp: int = 0
     first_dense_layers: int = 0
     router_bias: bool = False
+    shared_gate: bool = False           # a scalar gate on the shared experts (Qwen2 MoE)
 
     def __post_init__(self) -> None:
         _require(0 < self.top_k <= self.experts, f"top_k must be in 1..{self.experts}, got {self.top_k}")

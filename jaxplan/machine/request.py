@@ -1,0 +1,142 @@
+"""From what the user typed to a machine. No JAX here."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+
+from jaxplan.errors import InputError
+from jaxplan.machine import catalogue
+from jaxplan.machine.family import Family
+from jaxplan.machine.topology import Machine
+
+DEFAULT_CHIP = "v5e"
+DEFAULT_MESH = "8x16"
+MEMORY_FRACTION_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+
+_COUNT = re.compile(r"^(?P<prefix>[a-z][a-z0-9-]*?)-(?P<count>\d+)$")
+_SHAPE = re.compile(r"^\d+(x\d+)*$")
+
+
+def machine(mesh: str | None = None, chip: str | None = None, machine: str | None = None) -> Machine:
+    """The machine that the user means.
+
+    Args:
+        mesh: the physical shape (`8x16`, `4x4x8`, `16x8`, `8`), with a prefix (`v5e:8x16`), or a product's
+            name (`v5p-8`).
+        chip: id or alias of a chip.
+        machine: id of a family of machines, the path of a TOML file of one, or a product's name.
+
+    Raises:
+        InputError: unknown chip or machine, no legal slice, not numbers.
+    """
+    if mesh and ":" in mesh:
+        prefix, mesh = mesh.split(":", 1)
+        chip = chip or prefix
+    product = _product(machine or mesh or chip or "")
+    if product is not None:
+        return with_environment(_of_product(product, mesh if machine else None, chip))
+    found, defaults = _family(chip, machine)
+    if mesh is None:
+        mesh = DEFAULT_MESH if found.slices and found.slices.dims == 2 else str(found.domain_chips)
+        defaults = (*defaults, f"mesh {mesh} (--mesh)")
+    return with_environment(_made(found, parse_shape(mesh), defaults))
+
+
+def parse_shape(mesh: str) -> tuple[int, ...]:
+    """`8x16` as (8, 16).
+
+    Raises:
+        InputError: not positive numbers joined by x.
+    """
+    text = mesh.strip().lower().replace("×", "x").replace("*", "x").replace(" ", "")
+    if not _SHAPE.match(text) or any(int(n) == 0 for n in text.split("x")):
+        raise InputError(
+            f"--mesh {mesh!r} is not a shape",
+            "positive numbers joined by x, such as 8x16 (TPU slice) or 16x8 (hosts x GPUs)",
+            "`jaxplan catalog machines`",
+        )
+    return tuple(int(n) for n in text.split("x"))
+
+
+def with_environment(found: Machine) -> Machine:
+    """The memory fraction that the user's environment sets, on a GPU."""
+    text = os.environ.get(MEMORY_FRACTION_VARIABLE)
+    if found.kind != "gpu" or not text:
+        return found
+    try:
+        fraction = float(text)
+    except ValueError:
+        fraction = -1.0
+    if not 0 < fraction <= 1:
+        raise InputError(
+            f"{MEMORY_FRACTION_VARIABLE} is {text!r}", "a fraction of the GPU's memory between 0 and 1"
+        )
+    note = f"memory fraction {fraction:g} from {MEMORY_FRACTION_VARIABLE}"
+    return dataclasses.replace(found, memory_fraction=fraction, notes=(*found.notes, note))
+
+
+def _family(chip: str | None, machine: str | None) -> tuple[Family, tuple[str, ...]]:
+    if machine is None:
+        default = () if chip else (f"chip {DEFAULT_CHIP} (--chip)",)
+        return catalogue.family_of_chip(catalogue.chip(chip or DEFAULT_CHIP)), default
+    found = catalogue.family(machine)
+    if chip is not None and catalogue.chip(chip).id != found.chip.id:
+        raise InputError(
+            f"machine {found.id} has {found.chip.id} chips, not {chip}", f"--chip {found.chip.id}, or none"
+        )
+    return found, ()
+
+
+def _product(text: str) -> tuple[Family, int, str] | None:
+    """Products are named by a count: `v5p-8` is 4 chips, `v4-256` is 128, `v5litepod-8` is 8."""
+    match = _COUNT.match(text.strip().lower())
+    if match is None:
+        return None
+    for candidate in catalogue.families():
+        if match["prefix"] in candidate.count_prefixes:
+            chips = int(match["count"]) * candidate.chips_per_count
+            if chips < 1 or chips != int(chips):
+                raise InputError(
+                    f"{text} is no {candidate.chip.name} slice: the number counts TensorCores, two a chip"
+                )
+            counts = " (the number counts TensorCores)" if candidate.chips_per_count != 1 else ""
+            return candidate, int(chips), f"{text} is {int(chips)} chips{counts}"
+    return None
+
+
+def _of_product(product: tuple[Family, int, str], mesh: str | None, chip: str | None) -> Machine:
+    found, chips, said = product
+    if chip is not None and _product(chip) is None and catalogue.chip(chip).id != found.chip.id:
+        raise InputError(f"{said}, of {found.chip.name}, not of {chip}", f"--chip {found.chip.id}, or none")
+    made = (
+        found.of_chips(chips, notes=(said,))
+        if mesh is None
+        else found.machine(parse_shape(mesh), notes=(said,))
+    )
+    if made.chips != chips:
+        raise InputError(
+            f"{said}, and --mesh {mesh} is {made.chips}", "the same number of chips, or only one of both"
+        )
+    return made
+
+
+def _made(found: Family, shape: tuple[int, ...], defaults: tuple[str, ...]) -> Machine:
+    """The machine; where only the chip was assumed, a refusal names the chips that have such a slice."""
+    try:
+        return (
+            found.of_chips(shape[0], (), defaults) if len(shape) == 1 else found.machine(shape, (), defaults)
+        )
+    except InputError as error:
+        assumed = any(word.startswith("chip ") for word in defaults)
+        others = [
+            f"--chip {other.chip.id}"
+            for other in catalogue.families()
+            if assumed and other.slices and len(shape) == other.slices.dims and other.slices.legal(shape)
+        ]
+        if not others:
+            raise
+        raise InputError(
+            error.given, "", f"{' or '.join(others)}: {found.chip.id} was only assumed"
+        ) from error
