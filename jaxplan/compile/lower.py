@@ -1,0 +1,286 @@
+"""A plan lowered, compiled and read, in a worker. Imports JAX when called.
+
+The functions named `*_job` are what workers are asked for: plain data in, plain data out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from jaxplan.compile import reading
+from jaxplan.compile.environment import Platform, available, versions
+from jaxplan.compile.evidence import Donation, Evidence, Memory, Tier
+from jaxplan.compile.job import captured_stderr
+from jaxplan.compile.target import mesh
+from jaxplan.machine.placement import Placement, place
+from jaxplan.plan.decisions import plan_from, workload_from
+from jaxplan.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from jaxplan.workload.step import TrainStep
+
+
+# The host's compile is read for its structure only: what makes machine code fast is left out, a fifth of the
+# time
+# remains, collectives and arguments are the same (jaxlib 0.10.2; 0.12 has the first option only).
+HOST_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+
+def trace_job(workload: Mapping[str, Any]) -> dict:
+    """The table of a workload's training step, unsharded and without rematerialization (`Table.to_json`)."""
+    from jaxplan.errors import InputError
+    from jaxplan.workload.decoder import loss_function
+    from jaxplan.workload.optimizer import optimizer
+    from jaxplan.workload.program import trace
+
+    work = workload_from(workload)
+    if work.model is None:
+        raise InputError(f"workload {work.reference} has no model", "the reference decoder's, so far")
+    model = loss_function(
+        work.model,
+        work.batch,
+        work.seq,
+        compute_dtype=work.compute_dtype,
+        parameter_dtype=work.parameter_dtype,
+    )
+    table = trace(
+        model.loss,
+        model.params,
+        model.batch,
+        model.parameter_dims,
+        model.batch_dims,
+        update=optimizer(work.optimizer),
+        name=work.name,
+    )
+    return table.to_json()
+
+
+def prove_job(
+    decisions: Mapping[str, Any], tier: Tier, platform: Platform, init: bool, buffers: bool
+) -> dict:
+    """The evidence about a plan from one compiler (`Evidence.to_json`)."""
+    return prove(plan_from(decisions), tier, platform, init=init, buffers=buffers).to_json()
+
+
+@dataclass
+class Stages:
+    """Wall-clock seconds of each stage, as it ends."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.perf_counter() - start
+
+
+def prove(
+    plan: Plan, tier: Tier, platform: Platform, *, init: bool = False, buffers: bool = False
+) -> Evidence:
+    """Lower and compile a plan's training step, and read what the compiler made of it.
+
+    Args:
+        init: also compile the program that makes the initial state (it can need more memory than a step).
+        buffers: also read the buffers that are alive at the peak.
+    """
+    stages, start = Stages(), time.perf_counter()
+    about = Evidence(
+        tier,
+        "ok",
+        platform,
+        compiler=f"{available(platform).version} for {plan.machine.topology_name or plan.machine.name}",
+        capacity_bytes=plan.machine.device_hbm_bytes,
+        versions=versions(platform),
+        flags=dict(plan.compiler_flags),
+    )
+    with stages.stage("build"):
+        placement = place(plan.machine, plan.sizes)
+        step = _build(plan, mesh(plan.machine, plan.sizes, platform, placement.order))
+    try:
+        evidence = _compiled(about, plan, step, placement, stages, init, buffers)
+    except Exception as error:
+        evidence = reading.refusal(about, error)
+        if evidence is None:
+            raise
+    evidence = replace(evidence, diagnostics=(*evidence.diagnostics, *reading.diagnostics(captured_stderr())))
+    gc.collect()
+    return replace(evidence, seconds=time.perf_counter() - start, stage_seconds=stages.seconds).judged()
+
+
+def _build(plan: Plan, on: Any) -> TrainStep:
+    from jaxplan.workload.step import build
+
+    return build(plan, on)
+
+
+def _compiled(
+    about: Evidence,
+    plan: Plan,
+    step: TrainStep,
+    placement: Placement,
+    stages: Stages,
+    init: bool,
+    buffers: bool,
+) -> Evidence:
+    with warnings.catch_warnings(record=True) as caught, stages.stage("lower"):
+        warnings.simplefilter("always")
+        lowered = step.lower()
+    with stages.stage("compile"), _dump(buffers) as dump:
+        compiled = _compile(lowered, {**_options(plan, about.platform), **dump})
+        alive = reading.peak_buffers(dump["xla_dump_to"]) if dump else ()
+    memory = _with_kinds(memory_of(compiled, about.platform), step)
+    unused = tuple(str(w.message).partition("\n")[0] for w in caught if "donated" in str(w.message))
+    with stages.stage("read"):
+        about = replace(about, memory=memory, buffers=alive)
+        evidence = reading.read(about, compiled.as_text(), plan, placement)
+    evidence = replace(
+        evidence,
+        donation=Donation(local_bytes(step.abstract_state), memory.alias_bytes, unused),
+        output_shardings=wrong_shardings(compiled.output_shardings[0], step.abstract_state),
+        partitioner=partitioner(),
+    )
+    if not init:
+        return evidence
+    with stages.stage("init"):
+        return replace(evidence, init_memory=memory_of(_init(plan, step, about.platform), about.platform))
+
+
+@contextlib.contextmanager
+def _dump(wanted: bool) -> Iterator[dict[str, Any]]:
+    """Compiler options that dump the buffer assignment to a folder that lives as long as the block."""
+    if not wanted:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="jaxplan-dump-") as folder:
+        yield {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
+
+
+def _options(plan: Plan, platform: Platform) -> dict[str, Any]:
+    if platform == "cpu":
+        return dict(HOST_OPTIONS)
+    return {name: option_value(text) for name, text in plan.compiler_flags.items()}
+
+
+def option_value(text: str) -> Any:
+    """A flag's value as XLA's compile options take it: it refuses the texts `true` and `false` for a bool."""
+    return {"true": True, "false": False}.get(str(text).lower(), text)
+
+
+def _compile(lowered: Any, options: dict[str, Any]) -> Any:
+    """Compile; of the host's options those that this version does not have are left out."""
+    while True:
+        try:
+            return lowered.compile(compiler_options=options or None)
+        except Exception as error:
+            unknown = re.search(r"No such compile option: '(\w+)'", str(error))
+            if unknown is None or unknown[1] not in HOST_OPTIONS:
+                raise
+            options = {name: value for name, value in options.items() if name != unknown[1]}
+
+
+def _init(plan: Plan, step: TrainStep, platform: Platform) -> Any:
+    """The compiled program that makes the initial state, sharded as the plan stores it."""
+    import jax
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return step.init.lower(key).compile(compiler_options=_options(plan, platform) or None)  # type: ignore
+
+
+def memory_of(compiled: Any, platform: Platform) -> Memory:
+    """What XLA's memory analysis says of one device."""
+    found = compiled.memory_analysis()
+    return Memory(
+        platform,
+        found.argument_size_in_bytes,
+        found.output_size_in_bytes,
+        found.alias_size_in_bytes,
+        found.temp_size_in_bytes,
+        getattr(found, "peak_memory_in_bytes", 0),
+        found.host_temp_size_in_bytes + found.host_argument_size_in_bytes,
+        getattr(found, "total_allocation_bytes", None),
+    )
+
+
+def local_bytes(tree: Any) -> int:
+    """Bytes of one device's shards of a tree of abstract arrays."""
+    import math
+
+    import jax
+
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def _with_kinds(memory: Memory, step: TrainStep) -> Memory:
+    """The memory by kind: the state's shards as declared, padding with the batch, the rest as it comes."""
+    parameters = local_bytes(step.abstract_state.params)
+    optimizer = local_bytes(step.abstract_state.optimizer)
+    kinds = {
+        "parameters": parameters,
+        "optimizer": optimizer,
+        "batch": memory.argument_bytes - parameters - optimizer,
+        "outputs": memory.output_bytes - memory.alias_bytes,
+    }
+    kinds["temporaries"] = memory.total_bytes - sum(kinds.values())
+    return replace(memory, by_kind=kinds)
+
+
+def wrong_shardings(got: Any, requested: Any) -> tuple[str, ...]:
+    """The leaves that leave the program in another sharding than was asked for, each as one line.
+
+    Inside a jitted program a constraint that does not divide is dropped without a word, and a carried state
+    whose sharding changes makes the next step fail or copy.
+    """
+    import jax
+
+    lines = []
+    wanted, _ = jax.tree_util.tree_flatten_with_path(requested)
+    for sharding, (path, leaf) in zip(jax.tree.leaves(got), wanted, strict=True):
+        if not sharding.is_equivalent_to(leaf.sharding, len(leaf.shape)):
+            name = jax.tree_util.keystr(path)
+            lines.append(f"{name}: got {getattr(sharding, 'spec', sharding)}, expected {leaf.sharding.spec}")
+    return tuple(lines)
+
+
+def partitioner() -> str:
+    """Which of XLA's partitioners decides here."""
+    import jax
+
+    shardy = getattr(jax.config, "jax_use_shardy_partitioner", True)
+    return "shardy" if shardy else "gspmd"
+
+
+def tiny_job(platform: Platform, topology: Mapping[str, Any]) -> dict:
+    """Proof that a compiler works here: a small sharded program compiled for a small machine (`doctor`)."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    from jaxplan.machine.topology import Machine
+
+    machine = Machine.from_json(topology)
+    start = time.perf_counter()
+    on = mesh(machine, {"data": machine.devices}, platform)
+    rows = NamedSharding(on, PartitionSpec("data"))
+    argument = jax.ShapeDtypeStruct((128 * machine.devices, 256), jnp.bfloat16, sharding=rows)
+    compiled = jax.jit(lambda x: x.T @ x).lower(argument).compile()
+    return {
+        "seconds": time.perf_counter() - start,
+        "devices": machine.devices,
+        "collectives": "all-reduce" in compiled.as_text(),
+        "memory": dataclasses.asdict(memory_of(compiled, platform)),
+    }

@@ -1,0 +1,224 @@
+"""The tiers as jobs: trace a workload, partition a plan, compile it; cached, two at a time. No JAX here.
+
+What is in the cache is answered at once, without any worker: a warm search never imports jax.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import cached_property
+from typing import Any
+
+from jaxplan.compile.cache import Cache, source_hash
+from jaxplan.compile.environment import (
+    MAX_HOST_DEVICES,
+    Environment,
+    Platform,
+    available,
+    deciding_variables,
+    environment,
+    versions,
+)
+from jaxplan.compile.evidence import Evidence, Tier
+from jaxplan.compile.pool import WorkerPool
+from jaxplan.compile.target import host_view
+from jaxplan.compile.worker import Job, Outcome
+from jaxplan.errors import InputError, JaxplanError
+from jaxplan.machine.topology import Machine
+from jaxplan.plan.plan import Plan
+from jaxplan.workload.shape import Workload
+from jaxplan.workload.table import Table
+
+TRACE_LIMIT_S = 180.0
+PARTITION_LIMIT_S = 300.0
+COMPILE_LIMIT_S = 900.0
+
+TRACED_BY = ("workload", "plan")                            # the sources that decide a table,
+PROVED_BY = ("workload", "plan", "machine", "compile")      # and those that decide evidence
+KEPT = ("ok", "does not fit")                               # a crash or a time-out may not happen again
+
+# Imported while nothing else is to be done, so that the first job finds it there.
+PRELOADED = ["jax", "jax.experimental.topologies", "flax.nnx", "optax", "jaxplan.compile.lower"]
+
+
+class Tiers:
+    """The compilers that can judge plans for one machine. A context manager; Ctrl-C in it kills the workers.
+
+    Attributes:
+        notes: what is missing or done differently here, for people.
+    """
+
+    def __init__(self, machine: Machine, jobs: int = 2, cache: Cache | None = None) -> None:
+        self.machine, self.jobs = machine, jobs
+        self.cache = Cache() if cache is None else cache
+        self._pool: WorkerPool | None = None
+        self._lock = threading.Lock()
+
+    @cached_property
+    def environment(self) -> Environment:
+        """One for all jobs, so that every worker can do any of them."""
+        return environment(min(self.machine.devices, MAX_HOST_DEVICES))
+
+    @cached_property
+    def target(self) -> Platform | None:
+        """The machine's own compiler; None where there is none (AMD chips)."""
+        return {"tpu": "tpu", "cuda": "cuda"}.get(self.machine.platform)  # type: ignore[return-value]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        notes = [*self.environment.notes, *self.cache.warnings]
+        if self.target is None:
+            notes.append(f"no compiler for {self.machine.chip.name} runs ahead of time: partitioned at most")
+        elif not (found := available(self.target)).ok:
+            notes.append(f"{found.problem}: plans are partitioned at most. Install it with: {found.install}")
+        return tuple(notes)
+
+    def preload(self) -> None:
+        """Start one worker and let it import what the first job needs."""
+        self._workers.submit(Job("jaxplan.compile.job:preload", {"modules": PRELOADED}, self.environment))
+
+    def trace(self, workload: Workload) -> Table:
+        """The workload's table, from the cache or from a worker.
+
+        Raises:
+            InputError: the workload cannot be run or traced.
+            JaxplanError: the worker failed otherwise.
+        """
+        parts = {"workload": workload.to_json(), **_deciding("cpu", TRACED_BY)}
+        known = self.cache.get("trace", parts)
+        if known is not None:
+            return Table.from_json(known)
+        job = Job(
+            "jaxplan.compile.lower:trace_job",
+            {"workload": workload.to_json()},
+            self.environment,
+            TRACE_LIMIT_S,
+            label=f"trace {workload.name}",
+        )
+        outcome = self._workers.submit(job).result()
+        if not outcome.ok:
+            raise _trace_error(workload, outcome)
+        self.cache.put("trace", parts, outcome.value)
+        return Table.from_json(outcome.value)
+
+    def partition(self, plan: Plan) -> Future[Evidence] | None:
+        """What the host's partitioner makes of a plan; None where no compiler here can partition it."""
+        view = host_view(plan, available("cuda").ok)
+        if view is None:
+            return None
+        note = (view.note,) if view.note else ()
+        return self._prove(view.plan, "partitioned", view.platform, notes=note)
+
+    def compile(self, plan: Plan, *, init: bool = False, buffers: bool = True) -> Future[Evidence] | None:
+        """What the target's own compiler makes of a plan; None where it is not installed here.
+
+        Args:
+            init: also compile the program that makes the initial state.
+            buffers: also name the largest buffers at the peak.
+        """
+        if self.target is None or not available(self.target).ok:
+            return None
+        return self._prove(plan, "compiled", self.target, init=init, buffers=buffers)
+
+    def _prove(
+        self,
+        plan: Plan,
+        tier: Tier,
+        platform: Platform,
+        *,
+        init: bool = False,
+        buffers: bool = False,
+        notes: tuple[str, ...] = (),
+    ) -> Future[Evidence]:
+        asked = {"tier": tier, "platform": platform, "init": init, "buffers": buffers}
+        asked["decisions"] = plan.decisions()
+        parts = {**asked, "notes": list(notes), **_deciding(platform, PROVED_BY)}
+        answer: Future[Evidence] = Future()
+        known = self.cache.get(tier, parts)
+        if known is not None:
+            answer.set_result(Evidence.from_json(known, from_cache=True))
+            return answer
+        limit = PARTITION_LIMIT_S if tier == "partitioned" else COMPILE_LIMIT_S
+        job = Job("jaxplan.compile.lower:prove_job", asked, self.environment, limit, label=plan.label)
+
+        def finished(future: Future[Outcome]) -> None:
+            evidence = _evidence(plan, tier, platform, future, notes)
+            if evidence.status in KEPT:
+                self.cache.put(tier, parts, evidence.to_json())
+            answer.set_result(evidence)
+
+        self._workers.submit(job, done=finished)
+        return answer
+
+    @property
+    def _workers(self) -> WorkerPool:
+        with self._lock:
+            if self._pool is None:
+                self._pool = WorkerPool(self.jobs)
+            return self._pool
+
+    def close(self, kill: bool = True) -> None:
+        """End the workers: at once, or when what was submitted is done."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=kill)
+
+    def __enter__(self) -> Tiers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _deciding(platform: Platform, sources: tuple[str, ...]) -> dict[str, Any]:
+    """What decides an answer beside the question: part of every key."""
+    return {
+        "versions": versions(platform),
+        "variables": deciding_variables(),
+        "sources": source_hash(*sources),
+    }
+
+
+def _evidence(
+    plan: Plan, tier: Tier, platform: Platform, future: Future[Outcome], notes: tuple[str, ...]
+) -> Evidence:
+    """The evidence that a job's outcome amounts to, whatever became of the job."""
+    if not future.cancelled() and future.result().ok:
+        data: Mapping[str, Any] = future.result().value
+        return Evidence.from_json({**data, "notes": [*data["notes"], *notes]})
+    outcome = Outcome("cancelled", message="cancelled") if future.cancelled() else future.result()
+    return Evidence(
+        tier,
+        outcome.status,
+        platform,
+        _first_line(outcome.message),
+        seconds=outcome.seconds,
+        capacity_bytes=plan.machine.device_hbm_bytes,
+        versions=versions(platform),
+        notes=notes,
+    )
+
+
+def _first_line(message: str) -> str:
+    return message.strip().partition("\n")[0][:500]
+
+
+def _trace_error(workload: Workload, outcome: Outcome) -> JaxplanError:
+    if outcome.error == "jaxplan.errors.InputError":
+        return InputError(outcome.message.removeprefix("InputError: ").rstrip("."))
+    return JaxplanError(f"tracing {workload.name}: {outcome.status}: {_first_line(outcome.message)}")
+
+
+def partition(plan: Plan) -> Evidence | None:
+    """`Tiers.partition` of one plan, waited for."""
+    with Tiers(plan.machine, 1) as tiers:
+        future = tiers.partition(plan)
+        return None if future is None else future.result()
+
+
+def compile(plan: Plan, *, init: bool = True) -> Evidence | None:
+    """`Tiers.compile` of one plan, waited for."""
+    with Tiers(plan.machine, 1) as tiers:
+        future = tiers.compile(plan, init=init)
+        return None if future is None else future.result()
