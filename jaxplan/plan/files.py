@@ -21,7 +21,7 @@ from jaxplan.plan.remat import POLICIES
 from jaxplan.plan.schema import PlanFile, fault, to_entries
 
 SCHEMA = "jaxplan.plan/1"
-DERIVED = ("chips", "devices", "hosts")     # written into the machine for people to read
+DERIVED = ("chips", "devices", "hosts")  # written into the machine for people to read
 AGAIN = "`jaxplan search`, which writes plan files"
 
 
@@ -106,7 +106,9 @@ def write(record: PlanRecord, path: str | os.PathLike[str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}", "a folder that can be written") from error
+        raise InputError(
+            f"cannot write {path}: {error.strerror or error}", "a folder that can be written"
+        ) from error
     return path
 
 
@@ -179,11 +181,15 @@ def _load(path: Path) -> dict[str, Any]:
         data = json.loads(text, object_pairs_hook=_unique, parse_constant=_not_finite)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
-        raise InputError(f"{path} is not valid JSON: {error.msg} at {where}", "a whole plan file", AGAIN) from error
+        raise InputError(
+            f"{path} is not valid JSON: {error.msg} at {where}", "a whole plan file", AGAIN
+        ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}", "a whole plan file", AGAIN) from error
     if not isinstance(data, dict):
-        raise InputError(f"{path} holds a JSON {type(data).__name__}", f"an object with schema {SCHEMA!r}", AGAIN)
+        raise InputError(
+            f"{path} holds a JSON {type(data).__name__}", f"an object with schema {SCHEMA!r}", AGAIN
+        )
     return data
 
 
@@ -255,7 +261,9 @@ def _check_rules(file: PlanFile, plan: Plan) -> None:
     for name, axes in (*file.rules.compute.items(), *file.rules.optimizer.items()):
         for axis in axes:
             if axis not in plan.sizes:
-                raise ValueError(f"the rule for {name} names axis {axis!r}, the mesh has {', '.join(plan.sizes)}")
+                raise ValueError(
+                    f"the rule for {name} names axis {axis!r}, the mesh has {', '.join(plan.sizes)}"
+                )
     if file.rules.model_dump() != plan.rules.to_json():
         raise ValueError(
             f"rules are not those of sequence_sharding={plan.sequence_sharding} and zero1={plan.zero1}: "

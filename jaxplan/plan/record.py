@@ -18,11 +18,16 @@ from jaxplan.workload.table import Leaf, Table
 
 Source = Literal["estimated", "partitioned", "compiled", "measured", "published"]
 SOURCES: tuple[str, ...] = get_args(Source)
-TIERS = ("estimated", "partitioned", "compiled", "measured")    # the cheapest first, each proving the one before
+TIERS = (
+    "estimated",
+    "partitioned",
+    "compiled",
+    "measured",
+)  # the cheapest first, each proving the one before
 PACKAGES = ("jaxplan", "jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "flax", "optax")
-RELATIVE_TOLERANCE = 1e-9   # float sums in another order differ by less
+RELATIVE_TOLERANCE = 1e-9  # float sums in another order differ by less
 
-DimNames = tuple[tuple[str, ...], ...]      # the names of each tensor dimension, major first; () is not named
+DimNames = tuple[tuple[str, ...], ...]  # the names of each tensor dimension, major first; () is not named
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,9 @@ class LeafSpec:
         axes = [axis for entry in self.spec for axis in entry]
         twice = sorted({axis for axis in axes if axes.count(axis) > 1})
         if twice:
-            raise ValueError(f"leaf {self.path}: spec {show_spec(self.spec)} has axis {', '.join(twice)} twice")
+            raise ValueError(
+                f"leaf {self.path}: spec {show_spec(self.spec)} has axis {', '.join(twice)} twice"
+            )
 
     @property
     def nbytes(self) -> int:

@@ -11,10 +11,19 @@ import pydantic
 
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.plan import MeshAxis
-from jaxplan.plan.record import DimNames, LeafSpec, MemoryLedger, Part, RunnerUp, SearchRecord, Source, TimeLedger
+from jaxplan.plan.record import (
+    DimNames,
+    LeafSpec,
+    MemoryLedger,
+    Part,
+    RunnerUp,
+    SearchRecord,
+    Source,
+    TimeLedger,
+)
 from jaxplan.workload.shape import Workload
 
-Entry = str | list[str] | None      # one entry of a PartitionSpec, and of the dims' names
+Entry = str | list[str] | None  # one entry of a PartitionSpec, and of the dims' names
 
 
 class Section(pydantic.BaseModel):
@@ -144,7 +153,7 @@ def fault(error: pydantic.ValidationError) -> tuple[str, str]:
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"key {key} is not known", f"one of {', '.join(_keys(first['loc'][:-1]))}"
     if first["type"] == "value_error":
-        return f"{key}: {first['ctx']['error']}", ""
+        return f"{key}: {first.get('ctx', {}).get('error', first['msg'])}", ""
     shown = repr(first["input"])
     shown = shown if len(shown) < 80 else shown[:77] + "..."
     expected = first["msg"].removeprefix("Input should be ")
@@ -180,9 +189,15 @@ def _expected(location: Sequence[str | int]) -> str:
         return ""
     if _fields(kind):
         return f"an object with the keys {', '.join(_fields(kind))}"
-    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind).replace("typing.", "")
+    return (
+        kind.__name__
+        if isinstance(kind, type) and not typing.get_args(kind)
+        else str(kind).replace("typing.", "")
+    )
 
 
 def _keys(location: Sequence[str | int]) -> Sequence[str]:
     kind = _type_at(location)
-    return [key for option in (kind, *typing.get_args(kind)) for key in _fields(option)] or ["the documented keys"]
+    return [key for option in (kind, *typing.get_args(kind)) for key in _fields(option)] or [
+        "the documented keys"
+    ]

@@ -46,7 +46,16 @@ MACHINE = Machine(
     topology_name="v5e:2x4",
 )
 MODEL = ModelShape("toy", layers=4, embed=64, mlp=128, heads=8, kv_heads=4, head_dim=8, vocab=256)
-SIZES = {"batch": 16, "seq": 32, "layers": 4, "embed": 64, "mlp": 128, "heads": 8, "head_dim": 8, "vocab": 256}
+SIZES = {
+    "batch": 16,
+    "seq": 32,
+    "layers": 4,
+    "embed": 64,
+    "mlp": 128,
+    "heads": 8,
+    "head_dim": 8,
+    "vocab": 256,
+}
 NAMES = list(SIZES)
 
 
@@ -107,16 +116,27 @@ def record(plan: Plan) -> PlanRecord:
         plan,
         placement={"tensor": "ICI x, a line of 2"},
         memory=MemoryLedger(
-            (Part("params", 1234.0, "compiled"), Part("workspace", 0.1, "estimated"), Part("batch", 0.2, "estimated")),
+            (
+                Part("params", 1234.0, "compiled"),
+                Part("workspace", 0.1, "estimated"),
+                Part("batch", 0.2, "estimated"),
+            ),
             16 * 2**30,
         ),
         time=TimeLedger((Part("matmul", 0.7, "estimated"), Part("exposed", 0.1, "estimated")), 0.7, 1.1),
         evidence={
-            "compiled": {"total_bytes": 1300, "step_time_s": 0.9, "collectives": [{"kind": "all-gather", "bytes": 3}]},
+            "compiled": {
+                "total_bytes": 1300,
+                "step_time_s": 0.9,
+                "collectives": [{"kind": "all-gather", "bytes": 3}],
+            },
             "estimated": {"total_bytes": 1234.3, "step_time_s": {"value": 0.8, "low": 0.7, "high": 1.1}},
         },
         search=SearchRecord(
-            40, 10, {"memory": 25, "batch": 5}, (RunnerUp("fsdp=8", "dots", 1, 0.84, 0.05, "compiled", "near a tie"),)
+            40,
+            10,
+            {"memory": 25, "batch": 5},
+            (RunnerUp("fsdp=8", "dots", 1, 0.84, 0.05, "compiled", "near a tie"),),
         ),
         versions={"jax": "0.10.2"},
         assumptions=("sequence 32: the model's default.", "Ångström × π"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from jaxplan.errors import InputError
 from jaxplan.machine.topology import Machine
 from jaxplan.plan import files
@@ -64,7 +65,9 @@ def test_the_file_is_readable_and_diffable(path: Path) -> None:
     assert "Ångström" in path.read_text()
 
 
-@pytest.mark.parametrize("value", [{}, [], {"a": []}, [[], [1, [2]]], {"a": {"b": [{"c": None}]}}, "ü\n", 1e-300, True])
+@pytest.mark.parametrize(
+    "value", [{}, [], {"a": []}, [[], [1, [2]]], {"a": {"b": [{"c": None}]}}, "ü\n", 1e-300, True]
+)
 def test_rendered_text_is_the_value(value: Any) -> None:
     assert json.loads(render(value)) == value
 
@@ -106,7 +109,10 @@ def test_what_is_no_plain_data_is_not_written(record: PlanRecord, tmp_path: Path
     ("text", "message"),
     [
         ("", "is not valid JSON: Expecting value at line 1 column 1"),
-        ('{"schema": "jaxplan.plan/1",\n "mesh": [}', "is not valid JSON: Expecting value at line 2 column 11"),
+        (
+            '{"schema": "jaxplan.plan/1",\n "mesh": [}',
+            "is not valid JSON: Expecting value at line 2 column 11",
+        ),
         ("[]", "holds a JSON list. Expected an object with schema 'jaxplan.plan/1'"),
         ("{}", "key schema is missing. Expected 'jaxplan.plan/1'"),
         ('{"schema": "jaxplan.plan/2"}', "schema is 'jaxplan.plan/2'. Expected 'jaxplan.plan/1'"),
@@ -145,27 +151,49 @@ CASES = [
     (("microbatches",), 3, "batch 16 is not divisible by data x fsdp x microbatches = 12"),
     (("zero1",), "yes", "key zero1 is 'yes'. Expected a valid boolean"),
     (("zero1",), False, "rules are not those of sequence_sharding=True and zero1=False"),
-    (("rules", "compute", "mlp"), ["model"], "the rule for mlp names axis 'model', the mesh has data, fsdp, tensor"),
+    (
+        ("rules", "compute", "mlp"),
+        ["model"],
+        "the rule for mlp names axis 'model', the mesh has data, fsdp, tensor",
+    ),
     (("leaves", "parameters", 0, "spec"), ["fsdp", "fsdp"], "spec P('fsdp', 'fsdp') has axis fsdp twice"),
-    (("leaves", "parameters", 0, "spec"), ["model", None], "spec names axis model, the mesh has data, fsdp, tensor"),
+    (
+        ("leaves", "parameters", 0, "spec"),
+        ["model", None],
+        "spec names axis model, the mesh has data, fsdp, tensor",
+    ),
     (("leaves", "parameters", 0, "shape"), [50257, 64], "dim 0 of size 50257 is not divisible by tensor = 2"),
     (("leaves", "parameters", 1, "spec"), ["fsdp", "data"], "leaf final_norm: 1 dims"),
-    (("machine", "chip", "hbm_bytes"), "16 GiB", "key machine.chip.hbm_bytes is '16 GiB'. Expected a valid integer"),
+    (
+        ("machine", "chip", "hbm_bytes"),
+        "16 GiB",
+        "key machine.chip.hbm_bytes is '16 GiB'. Expected a valid integer",
+    ),
     (("machine", "chip", "hbm_bytes"), 0, "hbm_bytes must be positive, got 0"),
     (("machine", "devices"), 16, "machine.devices is 16, the machine's shape makes 8"),
     (("machine",), 7, "key machine is 7. Expected"),
-    (("workload", "model", "norm"), "batchnorm", "key workload.model.norm is 'batchnorm'. Expected 'rmsnorm' or"),
+    (
+        ("workload", "model", "norm"),
+        "batchnorm",
+        "key workload.model.norm is 'batchnorm'. Expected 'rmsnorm' or",
+    ),
     (("workload", "batch"), 0, "batch and seq must be positive, got 0 and 32"),
     (("memory_bytes", "total"), 1.0, "memory_bytes.total is 1.0, its parts add up to 1234.3"),
     (("memory_bytes", "parts", 0, "source"), "guessed", "key memory_bytes.parts.0.source is 'guessed'"),
     (("step_time_s", "low"), 5.0, "must lie between 5.0 and 1.1"),
     (("search", "feasible"), 41, "feasible must be in 0..40, got 41"),
-    (("evidence", "dreamt"), {}, "evidence must be of estimated, partitioned, compiled, measured, got 'dreamt'"),
+    (
+        ("evidence", "dreamt"),
+        {},
+        "evidence must be of estimated, partitioned, compiled, measured, got 'dreamt'",
+    ),
     (("microbatchs",), 1, "key microbatchs is not known. Expected one of schema, fingerprint"),
 ]
 
 
-@pytest.mark.parametrize(("keys", "value", "message"), CASES, ids=[f"{'.'.join(map(str, k))}={v}" for k, v, _ in CASES])
+@pytest.mark.parametrize(
+    ("keys", "value", "message"), CASES, ids=[f"{'.'.join(map(str, k))}={v}" for k, v, _ in CASES]
+)
 def test_wrong_values_are_named(path: Path, keys: tuple, value: Any, message: str) -> None:
     data = json.loads(path.read_text())
     set_at(*keys)(data, value)
@@ -179,14 +207,16 @@ def test_wrong_values_are_named(path: Path, keys: tuple, value: Any, message: st
 
 def every_key(value: Any, prefix: tuple = ()) -> list[tuple]:
     found = []
-    for key, member in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, member in (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    ):
         if isinstance(value, dict):
             found.append((*prefix, key))
         found += every_key(member, (*prefix, key))
     return found
 
 
-OPEN = ("evidence", "versions", "compiler_flags", "rejected")      # whose keys are the writer's own
+OPEN = ("evidence", "versions", "compiler_flags", "rejected")  # whose keys are the writer's own
 
 
 def test_any_missing_key_is_named(path: Path) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 
 import pytest
+
 from jaxplan.plan.record import (
     LeafSpec,
     MemoryLedger,
@@ -75,7 +76,7 @@ def test_a_record_proves_its_leaves(record: PlanRecord, leaf: LeafSpec) -> None:
 
 def test_ledgers_add_up() -> None:
     tenths = tuple(Part(f"part {i}", 0.1, "estimated") for i in range(10))
-    assert MemoryLedger(tenths, 1).total_bytes == 1.0    # the exact sum, unlike sum([0.1] * 10)
+    assert MemoryLedger(tenths, 1).total_bytes == 1.0  # the exact sum, unlike sum([0.1] * 10)
     assert MemoryLedger(tenths, 1).fits
     assert TimeLedger(tenths, 0.5, 2.0).value_s == 1.0
 
@@ -92,7 +93,7 @@ def test_a_step_time_lies_between_its_bounds() -> None:
 
 def test_sources_and_amounts_are_checked() -> None:
     with pytest.raises(ValueError, match="source must be one of"):
-        Part("a", 1.0, "guessed")    # type: ignore[arg-type]
+        Part("a", 1.0, "guessed")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="amount must be finite"):
         Part("a", float("nan"), "estimated")
 
