@@ -7,7 +7,7 @@ import os
 import re
 
 from jaxplan.errors import InputError
-from jaxplan.machine import catalogue
+from jaxplan.machine import lookup
 from jaxplan.machine.family import Family
 from jaxplan.machine.topology import Machine
 
@@ -40,7 +40,7 @@ def machine(mesh: str | None = None, chip: str | None = None, machine: str | Non
     found, defaults = _family(chip, machine)
     if mesh is None:
         mesh = DEFAULT_MESH if found.slices and found.slices.dims == 2 else str(found.domain_chips)
-        defaults = (*defaults, f"mesh {mesh} (--mesh)")
+        defaults = (*defaults, "mesh")
     return with_environment(_made(found, parse_shape(mesh), defaults))
 
 
@@ -79,10 +79,10 @@ def with_environment(found: Machine) -> Machine:
 
 def _family(chip: str | None, machine: str | None) -> tuple[Family, tuple[str, ...]]:
     if machine is None:
-        default = () if chip else (f"chip {DEFAULT_CHIP} (--chip)",)
-        return catalogue.family_of_chip(catalogue.chip(chip or DEFAULT_CHIP)), default
-    found = catalogue.family(machine)
-    if chip is not None and catalogue.chip(chip).id != found.chip.id:
+        default = () if chip else ("chip",)
+        return lookup.family_of_chip(lookup.chip(chip or DEFAULT_CHIP)), default
+    found = lookup.family(machine)
+    if chip is not None and lookup.chip(chip).id != found.chip.id:
         raise InputError(
             f"machine {found.id} has {found.chip.id} chips, not {chip}", f"--chip {found.chip.id}, or none"
         )
@@ -94,7 +94,7 @@ def _product(text: str) -> tuple[Family, int, str] | None:
     match = _COUNT.match(text.strip().lower())
     if match is None:
         return None
-    for candidate in catalogue.families():
+    for candidate in lookup.families():
         if match["prefix"] in candidate.count_prefixes:
             chips = int(match["count"]) * candidate.chips_per_count
             if chips < 1 or chips != int(chips):
@@ -108,7 +108,7 @@ def _product(text: str) -> tuple[Family, int, str] | None:
 
 def _of_product(product: tuple[Family, int, str], mesh: str | None, chip: str | None) -> Machine:
     found, chips, said = product
-    if chip is not None and _product(chip) is None and catalogue.chip(chip).id != found.chip.id:
+    if chip is not None and _product(chip) is None and lookup.chip(chip).id != found.chip.id:
         raise InputError(f"{said}, of {found.chip.name}, not of {chip}", f"--chip {found.chip.id}, or none")
     made = (
         found.of_chips(chips, notes=(said,))
@@ -129,10 +129,10 @@ def _made(found: Family, shape: tuple[int, ...], defaults: tuple[str, ...]) -> M
             found.of_chips(shape[0], (), defaults) if len(shape) == 1 else found.machine(shape, (), defaults)
         )
     except InputError as error:
-        assumed = any(word.startswith("chip ") for word in defaults)
+        assumed = "chip" in defaults
         others = [
             f"--chip {other.chip.id}"
-            for other in catalogue.families()
+            for other in lookup.families()
             if assumed and other.slices and len(shape) == other.slices.dims and other.slices.legal(shape)
         ]
         if not others:

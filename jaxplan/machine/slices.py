@@ -16,6 +16,8 @@ from jaxplan.errors import InputError
 
 Shape = tuple[int, ...]
 
+LISTED_CUBES = 16  # where no pod bounds a box, the list stops at axes of that many cubes
+
 
 @dataclass(frozen=True)
 class SliceRule:
@@ -74,7 +76,7 @@ class SliceRule:
         the list."""
         found = set(self.small)
         if self.cube:
-            edge = max(self.pod) if self.pod else self.cube * 16
+            edge = max(self.pod) if self.pod else self.cube * LISTED_CUBES
             lengths = range(self.cube, edge + 1, self.cube)
             boxes = itertools.combinations_with_replacement(lengths, self.dims)
             found |= {box for box in boxes if self._made_of_cubes(box)}

@@ -37,7 +37,7 @@ class Machine:
         topology_options: further arguments of `get_topology_desc`.
         compiler_flags: XLA options that production uses on this machine.
         notes: what was ambiguous in how the machine was named, to be said aloud.
-        defaults: what was assumed, to be said once.
+        defaults: names of what was assumed (`chip`, `mesh`), to be said once.
     """
 
     name: str
@@ -131,8 +131,8 @@ class Machine:
             source = self.chip.sources.get("hbm_usable_bytes", "source in the catalogue")
             return f"{format_bytes(total)} a device: what the TPU compiler grants ({source})"
         return (
-            f"{total:,} B x {self.memory_fraction:g} = {self.device_hbm_bytes:,} B: the part that JAX's allocator "
-            "takes (XLA_PYTHON_CLIENT_MEM_FRACTION); the rest is for NCCL, cuDNN and CUDA graphs"
+            f"{total:,} B x {self.memory_fraction:g} = {self.device_hbm_bytes:,} B: what JAX's allocator takes "
+            "(XLA_PYTHON_CLIENT_MEM_FRACTION); the rest is for NCCL, cuDNN and CUDA graphs"
         )
 
     def describe(self) -> str:
