@@ -131,7 +131,7 @@ def host_view(plan: Plan, cuda_available: bool) -> HostView | None:
     if count <= MAX_HOST_DEVICES:
         return HostView(replace(plan, attention="blockwise", compiler_flags={}), "cpu")
     if cuda_available and plan.machine.chip.target is not None:
-        note = f"partitioned by the GPU compiler: the host's takes {MAX_HOST_DEVICES:,} devices, not {count:,}"
+        note = f"partitioned by the GPU compiler: {count:,} devices are too many for the host's"
         return HostView(plan, "cuda", 1, note)
     factor = shrink_factor(count, plan.size_of_role("data"))
     if factor is None or plan.zero1:
