@@ -27,6 +27,7 @@ FIGURE_DIGITS = 4
 PIPE_COLUMNS = 400  # nothing is folded or cut where another program reads
 
 # what a list shows of its rows, under which heading; the rest is in --json and in the entry itself
+FOLDED = ("name", "compiler", "size", "source", "bandwidth")
 HEADINGS = {
     "id": "name",
     "name": "",
@@ -218,7 +219,8 @@ def _grid(title: str, listed: Rows, terminal: bool) -> Grid:
     grid = Grid(title=title, title_justify="left", box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
     shown = [key for key in listed[0] if key in HEADINGS] if listed else []
     for key in shown:
-        grid.add_column(HEADINGS[key], no_wrap=key != "source", overflow="fold")
+        heading = "model" if key == "name" and "id" not in shown else HEADINGS[key]
+        grid.add_column(heading, no_wrap=key not in FOLDED, overflow="fold")
     for row in listed:
         grid.add_row(*(_words(row.get("figure", key) if key == "value" else key, row[key]) for key in shown))
     return grid

@@ -9,14 +9,13 @@ import os
 import sys
 import traceback
 
-import click
 import typer
 
 from jaxplan.cli.catalog import catalog
 from jaxplan.cli.check import check
 from jaxplan.cli.doctor import doctor
 from jaxplan.cli.search import search
-from jaxplan.errors import JaxplanError
+from jaxplan.errors import InputError, JaxplanError
 
 INTERRUPTED = 130       # 128 + SIGINT, as shells report it
 
@@ -43,15 +42,17 @@ def main(arguments: list[str] | None = None) -> None:
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
         code = error.exit_code
-    except click.exceptions.Abort:
-        code = INTERRUPTED
-    except click.ClickException as error:
-        error.show(sys.stderr)
-        code = JaxplanError.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except typer.Abort:
         code = INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())     # the reader left; nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing more to say
         code = 0
+    except Exception as error:
+        if debug or not hasattr(error, "format_message"):
+            raise
+        # a wrong command line, as typer's parser tells it (the class has moved between typer's versions)
+        print(f"error: {error.format_message()}", file=sys.stderr)  # type: ignore[attr-defined]
+        code = InputError.exit_code
+    if code == INTERRUPTED:
+        print("interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

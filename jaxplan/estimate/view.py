@@ -69,12 +69,28 @@ class View:
         """Exponents of the part of a tensor that one device holds, not counting the axes in `without`."""
         return {axis: -1 for axis in self.owners(dims) if axis not in without}
 
+    @cached_property
+    def chunked(self) -> frozenset[int]:
+        """Values that exist only inside a loop over chunks of the loss: made and read there, one chunk at a time."""
+        inside: set[int] = set()
+        outside: set[int] = set(self.table.residuals)
+        for op in self.table.operations:
+            read = {r.value for r in op.reads}
+            if "chunk" in op.scope:
+                inside |= set(op.writes)
+                outside |= read - inside
+            else:
+                outside |= read | set(op.writes)
+        return frozenset(v for v in inside - outside if self.has_batch(self.table.values[v].dims))
+
     def live(self, value: int, without: Iterable[str] = ()) -> Terms:
         """Bytes of one copy of a value on one device while one microbatch runs."""
         dims = self.table.values[value].dims
         powers = self.share(dims, without)
         if self.has_batch(dims):
             powers["microbatches"] = -1
+        if value in self.chunked:
+            powers["loss_chunks"] = -1
         return Terms.one(self.table.nbytes(value), **powers)
 
     def per_step(self, amount: float, dims: DimIds, owners: Iterable[str], phase: Phase) -> Terms:

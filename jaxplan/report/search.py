@@ -185,7 +185,7 @@ def search_report(
     proved = [row for row in order if row in progress.compiled()]
     others = [row for row in order if row not in proved]
     # proved plans stand first among equals; an estimate stands where its corrected time puts it
-    rows = sorted([*proved, *others[: max(top, 3)]], key=progress.time_s)
+    rows = sorted([*proved, *others[: max(top, 3)]], key=progress.score)
     start = baseline(ranking)
     return SearchReport(
         machine=ranking.machine,

@@ -42,12 +42,14 @@ class Progress:
     """Everything known so far; `proofs[row][tier]` is the proof of a candidate.
 
     Attributes:
+        objective: `time` (fastest first) or `memory` (smallest first).
         memory_ratio, time_ratio: compiled over estimated, the median of the plans compiled so far (1 before the first).
         stopped: why the search stopped, in words.
     """
 
     ranking: Ranking
     plan_of: Callable[[int], Plan]
+    objective: str = "time"
     proofs: dict[int, dict[str, Any]] = field(default_factory=dict)
     memory_ratio: float = 1.0
     time_ratio: float = 1.0
@@ -56,7 +58,7 @@ class Progress:
     def compiled(self) -> list[int]:
         """Candidates that the target's compiler accepted, fastest first."""
         rows = [row for row, found in self.proofs.items() if "compile" in found and found["compile"].ok]
-        return sorted(rows, key=self.time_s)
+        return sorted(rows, key=self.score)
 
     def refused(self) -> list[int]:
         """Candidates that a tier refused: they do not fit, or could not be partitioned or compiled."""
@@ -69,18 +71,29 @@ class Progress:
             return float(proof.step_time_s)
         return float(self.ranking.value_s[row]) * self.time_ratio
 
+    def memory_bytes(self, row: int) -> float:
+        """The best known memory of a candidate: compiled, else the estimate corrected by what was learned."""
+        proof = self.proofs.get(row, {}).get("compile")
+        if proof is not None and proof.total_bytes:
+            return float(proof.total_bytes)
+        return float(self.ranking.total_bytes[row]) * self.memory_ratio
+
+    def score(self, row: int) -> float:
+        """What the search makes small: seconds or bytes."""
+        return self.time_s(row) if self.objective == "time" else self.memory_bytes(row)
+
     def order(self) -> list[int]:
         """Candidates that still fit, one for each mesh and policy, best first, refused ones left out."""
         corrected = self.ranking.total_bytes * self.memory_ratio
         fits = self.ranking.placeable & (corrected <= self.ranking.machine.device_hbm_bytes)
         fits[self.refused()] = False
         fits[self.compiled()] = True
-        times = self.ranking.value_s * self.time_ratio
+        scores = self.ranking.value_s * self.time_ratio if self.objective == "time" else corrected.copy()
         for row in self.compiled():
-            times[row] = self.time_s(row)
+            scores[row] = self.score(row)
         seen: set[Key] = set()
         out = []
-        for row in map(int, self.ranking.order(times, fits)):
+        for row in map(int, self.ranking.order(scores, fits)):
             key = (int(self.ranking.space.mesh[row]), int(self.ranking.space.policy[row]))
             if key not in seen or row in self.proofs:
                 seen.add(key)
@@ -162,7 +175,7 @@ def _wanted(progress: Progress, top: int) -> int:
         return top - len(compiled)
     order = progress.order()
     best_open = next((row for row in order if "compile" not in progress.proofs.get(row, {})), None)
-    return int(best_open is not None and progress.time_s(best_open) < progress.time_s(compiled[0]))
+    return int(best_open is not None and progress.score(best_open) < progress.score(compiled[0]))
 
 
 def _why_stopped(progress: Progress, top: int, tried: int, limit: int) -> str:

@@ -1,0 +1,101 @@
+"""What `check` found about one plan, as data and as lines. Nothing is computed but differences and shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxplan.compile.evidence import Evidence
+from jaxplan.plan.record import PlanRecord
+from jaxplan.units import format_bytes, format_seconds
+
+SCHEMA = "jaxplan.check/1"
+SHOWN_BUFFERS = 10
+MIN_ALIAS = 0.95        # of the state: below it the old and the new state are held together
+MIN_HEADROOM = 0.05     # of the memory: below it TPU schedulers stop overlapping
+
+
+def check_json(record: PlanRecord, found: Sequence[Evidence]) -> dict[str, Any]:
+    """Schema `jaxplan.check/1`."""
+    return {
+        "schema": SCHEMA,
+        "plan": {"label": record.plan.label, "fingerprint": record.plan.fingerprint, "stale": record.stale},
+        "fits": all(evidence.ok for evidence in found),
+        "capacity_bytes": record.plan.machine.device_hbm_bytes,
+        "evidence": [evidence.to_json() for evidence in found],
+    }
+
+
+def check_lines(record: PlanRecord, found: Sequence[Evidence]) -> list[str]:
+    """The verdict first, then what it rests on."""
+    plan = record.plan
+    lines = [f"{plan.machine.name}: {plan.label}, {plan.remat} remat, {plan.microbatches} microbatches"]
+    if record.stale:
+        lines.append("note: the plan was changed after its evidence was gathered; this check is of the plan as it is")
+    for evidence in found:
+        lines += _tier(evidence, record)
+    if not found:
+        lines.append("nothing here can partition or compile it: see `jaxplan doctor`")
+    return lines
+
+
+def _tier(evidence: Evidence, record: PlanRecord) -> list[str]:
+    lines = [f"\n{evidence.tier}  by {evidence.compiler}" if evidence.compiler else f"\n{evidence.tier}"]
+    if not evidence.ok:
+        lines.append(f"  {evidence.status}: {evidence.message}")
+    if evidence.memory is not None:
+        lines += _memory(evidence, record)
+    if evidence.schedule is not None:
+        schedule = evidence.schedule
+        lines.append(
+            f"  step time {format_seconds(schedule.value_s)} "
+            f"({format_seconds(schedule.low_s)} to {format_seconds(schedule.high_s)})"
+        )
+        lines += [f"    {name:<44} {format_seconds(spent)}" for name, spent in _largest(schedule.ledger)]
+    for entry in sorted(evidence.traffic, key=lambda t: -t.nbytes):
+        axes = "+".join(entry.axes) or "?"
+        lines.append(f"  {entry.kind:<20} over {axes:<16} {entry.executions:>7,} x, {format_bytes(entry.nbytes)} a step")
+    lines += [f"  warning: {warning}" for warning in warnings_of(evidence)]
+    lines += [f"  note: {note}" for note in evidence.notes]
+    return lines
+
+
+def _memory(evidence: Evidence, record: PlanRecord) -> list[str]:
+    memory = evidence.memory
+    assert memory is not None
+    lines = []
+    if evidence.tier == "compiled":
+        total, capacity = memory.total_bytes, evidence.capacity_bytes
+        verb = "fits" if total <= capacity else "does not fit"
+        lines.append(f"  {verb}: {format_bytes(total)} of {format_bytes(capacity)} a device ({total / capacity:.0%})")
+        estimated = record.memory.total_bytes if record.memory else None
+        before = dict(record.compared("total_bytes")).get("estimated", estimated)
+        if before:
+            lines.append(f"  estimated {format_bytes(before)}, compiled {format_bytes(total)} ({total / before - 1:+.1%})")
+    lines += [f"    {kind:<44} {format_bytes(nbytes)}" for kind, nbytes in memory.by_kind.items()]
+    for buffer in evidence.buffers[:SHOWN_BUFFERS]:
+        lines.append(f"      {format_bytes(buffer.nbytes):>9}  {buffer.kind:<10} {buffer.shape:<28} {buffer.name}")
+    if evidence.init_memory is not None:
+        lines.append(f"  making the initial state needs {format_bytes(evidence.init_memory.total_bytes)}")
+    return lines
+
+
+def warnings_of(evidence: Evidence) -> list[str]:
+    """What is suspicious in an accepted program, one sentence each."""
+    found = [diagnostic.message for diagnostic in evidence.diagnostics]
+    found += [f"sharding not as asked for: {text}" for text in evidence.output_shardings]
+    if evidence.donation is not None and evidence.donation.fraction < MIN_ALIAS:
+        found.append(f"only {evidence.donation.fraction:.0%} of the state is updated in place")
+    if evidence.tier == "compiled" and evidence.ok and evidence.memory is not None:
+        headroom = 1 - evidence.memory.total_bytes / evidence.capacity_bytes
+        if headroom < MIN_HEADROOM:
+            found.append(f"only {headroom:.1%} of the memory is left: schedulers overlap less when memory is tight")
+    if evidence.uncovered:
+        found.append(f"not counted: {dict(evidence.uncovered)}")
+    if evidence.unknown_trip_counts:
+        found.append(f"{evidence.unknown_trip_counts} loops of unknown length were counted once: a lower bound")
+    return found
+
+
+def _largest(ledger: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    return sorted(ledger, key=lambda entry: -entry[1])
