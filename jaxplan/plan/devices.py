@@ -1,5 +1,4 @@
-"""The devices that a plan's mesh is made of: the attached ones where they are the plan's machine, or given ones. Imports
-JAX when called."""
+"""The devices that a plan's mesh is made of: attached ones, or given ones. Imports JAX when called."""
 
 from __future__ import annotations
 
@@ -27,7 +26,8 @@ def mesh(plan: Plan, devices: Sequence[Any] | None, virtual: bool) -> Mesh:
     """A mesh of the plan's axes, every device where the plan's placement puts it; its axes are `Auto`.
 
     Args:
-        devices: the devices to take instead of the attached ones: any order, those of a compile-only topology too.
+        devices: the devices to take instead of the attached ones: any order, those of a compile-only
+            topology too.
         virtual: take the host's CPU devices as stand-ins.
 
     Raises:
@@ -46,7 +46,7 @@ def mesh(plan: Plan, devices: Sequence[Any] | None, virtual: bool) -> Mesh:
         chosen = list(devices)
     if len(chosen) != count or len(set(chosen)) != count:
         raise InputError(
-            f"{len(set(chosen))} {'virtual CPU ' if virtual else ''}devices for a plan of {plan.machine.name}",
+            f"{len(set(chosen))} {'virtual CPU devices' if virtual else 'devices'} for {plan.machine.name}",
             f"{count} different devices",
             virtual_hint(count) if virtual else "",
         )
@@ -57,7 +57,7 @@ def mesh(plan: Plan, devices: Sequence[Any] | None, virtual: bool) -> Mesh:
 
 
 def canonical(device: Any) -> tuple[int, ...]:
-    """Sorts devices into the machine's canonical order (`machine.placement`): TPU by z, y, x, core; others by number."""
+    """Sort key of the machine's canonical order (`machine.placement`): TPU by z, y, x, core; others by id."""
     coords = getattr(device, "coords", None)
     if device.platform == "tpu" and coords is not None:
         return (
@@ -71,8 +71,8 @@ def canonical(device: Any) -> tuple[int, ...]:
 def virtual_hint(count: int) -> str:
     """How to get that many virtual CPU devices."""
     return (
-        f"XLA_FLAGS=--xla_force_host_platform_device_count={count} with JAX_PLATFORMS=cpu in the environment before "
-        "Python starts, and plan.mesh(virtual=True)"
+        f"XLA_FLAGS=--xla_force_host_platform_device_count={count} with JAX_PLATFORMS=cpu in the environment "
+        "before Python starts, and plan.mesh(virtual=True)"
     )
 
 

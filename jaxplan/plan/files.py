@@ -1,4 +1,4 @@
-"""Plan files: `plan.json`, schema `jaxplan.plan/1`. Written whole or not at all; read with every fault named. No JAX here."""
+"""Plan files, schema `jaxplan.plan/1`: written whole or not at all, read with every fault named. No JAX."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def write(record: PlanRecord, path: str | os.PathLike[str]) -> Path:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replaces a file by `text` so that a reader, or a crash at any moment, sees the old file or the new one."""
+    """Replaces a file by `text`; a reader, or a crash at any moment, sees the old file or the new one."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         os.fchmod(handle, _mode(path))
@@ -141,9 +141,10 @@ def read(path: str | os.PathLike[str]) -> PlanRecord:
     """Reads a plan file.
 
     Raises:
-        InputError: no such file; not JSON (line and column); another schema version; a key that is missing, unknown or
-            of the wrong type; a mesh that does not multiply up to the machine; an axis, a role, a policy that is not
-            known; a spec that uses an axis twice or does not divide its dim; ledgers that do not add up.
+        InputError: no such file; not JSON (line and column); another schema version; a key that is missing,
+            unknown or of the wrong type; a mesh that does not multiply up to the machine; an axis, a role, a
+            policy that is not known; a spec that uses an axis twice or does not divide its dim; ledgers that
+            do not add up.
     """
     data = _load(Path(path))
     _check_schema(path, data)

@@ -1,4 +1,4 @@
-"""JSON as people read and diff it: one leaf of a list a line, short lists and objects on one line. No JAX here."""
+"""JSON as people read and diff it: one line for what belongs together. No JAX here."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WIDTH = 120
 def render(value: Any, indent: int = 0, used: int = 0) -> str:
     """Plain data as JSON text, in the order of its keys.
 
-    A list's object without objects in it (an array, a ledger's entry) is one line, so that a difference names it whole.
-    Anything else is one line where that fits into `WIDTH` columns and holds no object.
+    A list's object without objects in it (an array, a ledger's entry) is one line, so that a difference
+    names it whole. Anything else is one line where that fits into `WIDTH` columns and holds no object.
 
     Args:
         indent: columns before the line that `value` stands on.

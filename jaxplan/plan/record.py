@@ -1,4 +1,4 @@
-"""What is known about a plan: where every array lies, its ledgers, the evidence of each tier, how it was found. No JAX here.
+"""What is known about a plan: where arrays lie, ledgers, evidence, how it was found. No JAX here.
 
 A `Plan` is the decision; a `PlanRecord` is the decision with its consequences, and what `plan.json` holds.
 """
@@ -79,7 +79,8 @@ class LeafSpec:
             shards = math.prod(sizes[axis] for axis in entry)
             if size % shards:
                 raise ValueError(
-                    f"leaf {self.path}: dim {position} of size {size} is not divisible by {'*'.join(entry)} = {shards}"
+                    f"leaf {self.path}: dim {position} of size {size} "
+                    f"is not divisible by {'*'.join(entry)} = {shards}"
                 )
 
     def local_bytes(self, sizes: Mapping[str, int]) -> int:
@@ -192,7 +193,8 @@ class PlanRecord:
         parameters, optimizer, batch: where every array lies.
         placement: mesh axis to the links that it runs on, in words.
         memory, time: the best known ledgers; None where nothing was estimated.
-        evidence: by tier (`TIERS`), what that tier said, as plain data. `total_bytes` and `step_time_s` are compared.
+        evidence: by tier (`TIERS`), what that tier said, as plain data. `total_bytes` and `step_time_s` are
+            compared.
         versions: of what decided the answer.
         assumptions: what was assumed, one sentence each.
         fingerprint: the plan's when its evidence was gathered; filled in when empty.
@@ -249,8 +251,8 @@ def leaf_specs(
 ) -> tuple[tuple[LeafSpec, ...], tuple[LeafSpec, ...], tuple[LeafSpec, ...]]:
     """Where the parameters, the optimizer's state and the batch of a traced program lie.
 
-    The optimizer's state follows `rules.storage_of_optimizer`. A batch is sharded along its sequences alone: whole
-    sequences are what an input pipeline delivers, and the program shards `seq` where it wants to.
+    The optimizer's state follows `rules.storage_of_optimizer`. A batch is sharded along its sequences alone:
+    whole sequences are what an input pipeline delivers, and the program shards `seq` where it wants to.
 
     Args:
         axes: the mesh's axes, in mesh order.
@@ -276,7 +278,7 @@ def _leaf_spec(table: Table, leaf: Leaf, rules: Rules, axes: Sequence[str]) -> L
 
 
 def installed_versions() -> dict[str, str]:
-    """The versions of Python and of every package that decides an answer and is installed here; imports none of them."""
+    """Versions of Python and of the installed packages that decide an answer; imports none of them."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:

@@ -1,8 +1,8 @@
 """Where each leaf of a user's pytree goes under a plan, and why. No JAX here.
 
-A leaf is looked up, in this order: in names that the caller gives, among the plan's own leaves (path and shape), in the
-model's metadata through the plan's rules. Scalars and vectors are whole on every device. Whatever is left is an error:
-an array that nobody decided about is never replicated in silence.
+A leaf is looked up, in this order: in names that the caller gives, among the plan's own leaves (path and
+shape), in the model's metadata through the plan's rules. Scalars and vectors are whole on every device.
+Whatever is left is an error: an array that nobody decided about is never replicated in silence.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Resolver:
 
     Attributes:
         names: dim names of leaves that have none, by path or the end of a path.
-        default: the spec of leaves that nothing else decides; entries beyond their rank are left out. None: an error.
+        default: the spec of leaves that nothing else decides, cut to their rank; None: an error.
     """
 
     record: PlanRecord
@@ -93,7 +93,7 @@ class Resolver:
         return Resolved(leaf, (*self.default, *((),) * len(leaf.shape))[: len(leaf.shape)])
 
     def _recorded(self, leaf: TreeLeaf) -> Spec | None:
-        """The spec of the plan's own leaf of that path and shape; of a parameter's mirror where there is none."""
+        """The spec of the plan's own leaf of that path and shape, else of the parameter that it mirrors."""
         record = self.record
         own = _match(record.optimizer if leaf.optimizer else (*record.parameters, *record.batch), leaf)
         if own is not None or not leaf.optimizer:
@@ -144,7 +144,7 @@ class Resolver:
         """Every leaf of a tree.
 
         Raises:
-            InputError: leaves that nobody decided about, the largest first; dims that their axes do not divide.
+            InputError: leaves that nobody decided about, largest first; dims that their axes do not divide.
         """
         found = [self.resolve(leaf) for leaf in leaves]
         left = [one for one in found if isinstance(one, Unresolved)]
@@ -164,7 +164,7 @@ class Resolver:
             for one in ordered
         ]
         return InputError(
-            f"{len(left)} arrays ({total}) would be replicated on every device because nothing says where they go: "
+            f"{len(left)} arrays ({total}) would be replicated because nothing says where they go: "
             + _listed(lines, "; "),
             "names of their dims in the model's metadata",
             "names={'end.of.path': ('embed', 'mlp')}, or default=() to replicate them knowingly; "
@@ -176,8 +176,9 @@ class Resolver:
         for position, (size, axes) in enumerate(zip(one.leaf.shape, one.spec, strict=True)):
             shards = math.prod(self.sizes[axis] for axis in axes)
             if size % shards:
-                what = f"{one.leaf.path} {one.leaf.shape}: dim {position} ({size}) is not divisible by {'*'.join(axes)}"
-                out.append(f"{what} = {shards} ({self._legal(one, position, shards)})")
+                what = f"{one.leaf.path} {one.leaf.shape}: dim {position} ({size})"
+                by = f"is not divisible by {'*'.join(axes)} = {shards}"
+                out.append(f"{what} {by} ({self._legal(one, position, shards)})")
         return out
 
     def _legal(self, one: Resolved, position: int, shards: int) -> str:
@@ -193,7 +194,7 @@ class Resolver:
 
 
 def _match(candidates: Iterable[LeafSpec], leaf: TreeLeaf) -> LeafSpec | None:
-    """The candidate whose whole path is the end of the leaf's and whose shape is the same; the longest path wins."""
+    """The candidate of the leaf's shape whose whole path ends the leaf's; the longest path wins."""
     same = {candidate.path: candidate for candidate in candidates if candidate.shape == leaf.shape}
     return _longest(same, leaf.path)
 

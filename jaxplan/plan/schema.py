@@ -1,4 +1,4 @@
-"""`plan.json` as pydantic reads it: the border, where bad files are found. `plan.files` turns it into a record. No JAX here."""
+"""`plan.json` as pydantic reads it: the border, where bad files are found. No JAX here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A train step jitted under a plan: shardings pinned on both sides, the state donated, the compile checked. Imports JAX
-when called.
+"""A train step jitted under a plan: shardings pinned on both sides, the state donated, the compile checked.
+Imports JAX when called.
 
-The step is `train_step(state, batch, *rest) -> state` or `-> (state, *others)`. The state comes back where it went in, so
-that the next step finds it there.
+The step is `train_step(state, batch, *rest) -> state` or `-> (state, *others)`. The state comes back where
+it went in, so that the next step finds it there.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def _split(state: Any, result: Any) -> tuple[Any, tuple[Any, ...] | None]:
         return _halves(result)
     raise InputError(
         "the train step returns something else than the state that it was given",
-        f"the new state, or (state, ...), with the structure {_short(wanted)}; got {_short(jax.tree.structure(result))}",
+        f"the new state, or (state, ...), with the structure {_short(wanted)}; "
+        f"got {_short(jax.tree.structure(result))}",
     )
 
 
@@ -202,9 +203,9 @@ def _check_replicated(others: Any, got: Any, devices: int) -> None:
     if large:
         lines = [f"result{path} {leaf.shape} {format_bytes(_nbytes(leaf))}" for path, leaf in large]
         raise InputError(
-            f"the compiled step returns arrays that are whole on every one of {devices} devices: {_listed(lines)}",
-            suggestion="returning metrics only, or jax.lax.with_sharding_constraint on them (dims that their axes "
-            "divide: others come back replicated)",
+            f"the compiled step returns arrays that are whole on each of {devices} devices: {_listed(lines)}",
+            suggestion="returning metrics only, or jax.lax.with_sharding_constraint on them "
+            "(a dim that its axes do not divide comes back replicated)",
         )
 
 

@@ -1,7 +1,7 @@
 """Any pytree of training state as a list of leaves with paths, sizes and names. Imports JAX when called.
 
-Flax keeps the names of a parameter's dims in boxes: linen in `Partitioned` and `LogicallyPartitioned`, nnx in the
-metadata of a `Variable`. A box counts as one leaf here, whatever is in it.
+Flax keeps the names of a parameter's dims in boxes: linen in `Partitioned` and `LogicallyPartitioned`, nnx
+in the metadata of a `Variable`. A box counts as one leaf here, whatever is in it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _texts(path: Iterable[Any]) -> list[str]:
 
 
 def _box_types() -> tuple[type, ...]:
-    """The classes of Flax that carry names; none where Flax was not imported, since then the tree has none."""
+    """The classes of Flax that carry names; none where nobody imported Flax: then the tree has none."""
     if "flax" not in sys.modules:
         return ()
     from flax import nnx

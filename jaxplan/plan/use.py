@@ -1,4 +1,4 @@
-"""A plan in use: its mesh, its shardings, its axis rules and its jit, for any model. Imports JAX when called."""
+"""A plan in use: its mesh, shardings, axis rules and jit, for any model. Imports JAX when called."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class LoadedPlan:
         """The plan's mesh, with `Auto` axes, every device where the plan's placement puts it.
 
         Args:
-            devices: devices to take instead of the attached ones, in any order; those of a compile-only topology too.
+            devices: devices to take instead, in any order; those of a compile-only topology too.
             virtual: take the host's CPU devices as stand-ins.
 
         Raises:
-            InputError: the attached machine is not the plan's, or there are not as many devices as in the plan.
+            InputError: the attached machine is not the plan's, or has another number of devices.
         """
         from jaxplan.plan import devices as attached
 
@@ -74,11 +74,12 @@ class LoadedPlan:
         names: Mapping[str, Sequence[Name]] | None = None,
         default: Sequence[str | Sequence[str] | None] | None = None,
     ) -> Any:
-        """Where every array of a pytree lies: parameters, a training state, an optimizer's state, a recorded batch.
+        """Where every array of a pytree lies: parameters, training state, optimizer state, recorded batch.
 
-        Arrays or their ShapeDtypeStructs will do, in dicts, Flax linen boxes, nnx states and modules, optax states. An array
-        goes where `names`, the plan's own arrays (same path end, same shape) or the model's metadata say; an optimizer's
-        array by the optimizer's rules; scalars and vectors are whole on every device.
+        Arrays or their ShapeDtypeStructs will do, in dicts, Flax linen boxes, nnx states and modules, optax
+        states. An array goes where `names`, the plan's own arrays (same path end, same shape) or the model's
+        metadata say; an optimizer's array by the optimizer's rules; scalars and vectors are whole on every
+        device.
 
         Args:
             mesh: the plan's mesh where it is not the attached one.
@@ -123,8 +124,8 @@ class LoadedPlan:
     def axis_rules(self) -> tuple[AxisRule, ...]:
         """The plan's rules as pairs (dim name, mesh axes), the first owner of an axis first.
 
-        For `flax.linen.logical_axis_rules`, nnx and MaxText, which give an axis to the first pair that can have it. They
-        shard vectors too, which the plan does not; `shardings` gives the plan's own answer.
+        For `flax.linen.logical_axis_rules`, nnx and MaxText, which give an axis to the first pair that can
+        have it. They shard vectors too, which the plan does not; `shardings` gives the plan's own answer.
         """
         rules = self.plan.rules
         ranked = [*rules.priority, *sorted(set(rules.compute) - set(rules.priority))]
@@ -136,12 +137,12 @@ class LoadedPlan:
         return (*pairs, *((name, None) for name in dict.fromkeys(["layers", *recorded]) if name not in ruled))
 
     def unused_rules(self, tree: Any) -> tuple[str, ...]:
-        """Names that the plan has rules for and no array of `tree` bears; of parameters, not of activations."""
+        """Names that the plan has rules for and no array of `tree` bears."""
         used = self._names(tree)
         return tuple(name for name, axes in self.axis_rules() if axes is not None and name not in used)
 
     def unknown_names(self, tree: Any) -> tuple[str, ...]:
-        """Names in the metadata of `tree` that the plan knows nothing about: a typo there means replication."""
+        """Names in the metadata of `tree` that the plan does not know: a typo there means replication."""
         known = Resolver(self.record).known | set(self.plan.sizes)
         return tuple(sorted(self._names(tree) - known))
 
