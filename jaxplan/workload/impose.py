@@ -85,14 +85,18 @@ class _Layout:
         leaves = list(dict.fromkeys([*atoms.flat(shape), *atoms.leaves(context)]))
         index = {atom: i for i, atom in enumerate(leaves)}
         names = [self.names.get(atom, "") for atom in leaves]
-        axes = [axis for axis in self.mesh.axis_names]
+        axes = list(self.mesh.axis_names)
         owners = self.rules.owners(names, axes)
         spec = []
         for sequence in shape:
-            spec.append(self._dimension([(names[index[a]], atoms.size(a), index[a]) for a in sequence], owners))
+            spec.append(
+                self._dimension([(names[index[a]], atoms.size(a), index[a]) for a in sequence], owners)
+            )
         return NamedSharding(self.mesh, PartitionSpec(*spec))
 
-    def _dimension(self, pieces: list[tuple[str, int, int]], owners: dict[str, int]) -> tuple[str, ...] | None:
+    def _dimension(
+        self, pieces: list[tuple[str, int, int]], owners: dict[str, int]
+    ) -> tuple[str, ...] | None:
         """Axes of one dimension: a PartitionSpec shards a major prefix only, in equal parts."""
         found: list[str] = []
         for name, size, position in pieces:
@@ -117,7 +121,9 @@ class _Emitter:
         self.layout = layout
 
     def run(self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any], path: Path) -> list[Any]:
-        known = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, operands, strict=True))
+        known = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
+            zip(jaxpr.invars, operands, strict=True)
+        )
 
         def read(variable: Any) -> Any:
             return variable.val if is_literal(variable) else known[variable]
@@ -199,7 +205,11 @@ class _Emitter:
     def table(self, table: Any, path: Path) -> Any:
         """A floating-point table gathered before its lookup; its gradient returns to where the table is stored."""
         found = self.layout.recorder.tables.get(path)
-        if found is None or not jnp.issubdtype(table.dtype, jnp.floating) or self.layout.is_activation(found[0]):
+        if (
+            found is None
+            or not jnp.issubdtype(table.dtype, jnp.floating)
+            or self.layout.is_activation(found[0])
+        ):
             return table
         stored, whole = found
         atoms = self.layout.recorder.atoms
@@ -209,16 +219,16 @@ class _Emitter:
 def _gathered(table: jax.Array, read: NamedSharding, stored: NamedSharding) -> jax.Array:
     """The table in the sharding in which it is read; the cotangent is constrained to the stored one, not to `read`."""
 
-    @jax.custom_vjp
-    def gather(table: jax.Array) -> jax.Array:
+    def plain(table: jax.Array) -> jax.Array:
         return jax.lax.with_sharding_constraint(table, read)
 
     def forward(table: jax.Array) -> tuple[jax.Array, None]:
-        return gather(table), None
+        return plain(table), None
 
     def backward(_: None, cotangent: jax.Array) -> tuple[jax.Array]:
         return (jax.lax.with_sharding_constraint(cotangent, stored),)
 
+    gather = jax.custom_vjp(plain)
     gather.defvjp(forward, backward)
     return gather(table)
 
@@ -232,7 +242,7 @@ def bind(equation: Any, arguments: Sequence[Any]) -> Sequence[Any]:
     """Emit an equation as it was."""
     functions: Sequence[Any] = ()
     params = equation.primitive.get_bind_params(equation.params)
-    if isinstance(params, tuple):       # jax 0.10: (functions, parameters)
+    if isinstance(params, tuple):  # jax 0.10: (functions, parameters)
         functions, params = params
     results = equation.primitive.bind(*functions, *arguments, **params)
     return results if equation.primitive.multiple_results else [results]

@@ -15,8 +15,8 @@ from jaxplan.workload.labels import Array, Recorder
 from jaxplan.workload.primitives import RULES
 
 CALLS = frozenset(
-    "jit pjit closed_call core_call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr "
-    "custom_lin".split()
+    {"jit", "pjit", "closed_call", "core_call", "linear_call", "composite", "remat", "remat2", "checkpoint"}
+    | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_vmap_call"}
 )
 LAYERS, LOOP = "layers", "loop"
 
@@ -78,7 +78,7 @@ def step(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[A
         return call(recorder, equation, operands)
     if name in RULES:
         return RULES[name](recorder, equation, operands)
-    return recorder.uncover(name, equation.outvars)
+    return recorder.uncover(name, equation.outvars, operands)
 
 
 def call(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
@@ -88,7 +88,7 @@ def call(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[A
         return kernel(recorder, name, equation, operands)
     jaxpr = inner_jaxpr(equation)
     if jaxpr is None or len(open_jaxpr(jaxpr).invars) != len(operands):
-        return recorder.uncover(equation.primitive.name, equation.outvars)
+        return recorder.uncover(equation.primitive.name, equation.outvars, operands)
     return walk(recorder, open_jaxpr(jaxpr), operands)
 
 
@@ -111,7 +111,9 @@ def scan(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[A
     with recorder.at(replace(outside, times=outside.times * length, scope=(*outside.scope, scope))):
         carried = [
             recorder.add_value(variable.aval, atoms.distinct(array.shape)[0])
-            for variable, array in zip(body.invars[constants:], operands[constants : constants + carries], strict=False)
+            for variable, array in zip(
+                body.invars[constants:], operands[constants : constants + carries], strict=False
+            )
         ]
         slices = [
             _slice(recorder, variable, array)
@@ -198,5 +200,3 @@ CONTROL: dict[str, Callable[[Recorder, Any, Sequence[Array]], list[Array]]] = {
     "while": while_loop,
     "cond": cond,
 }
-
-

@@ -33,7 +33,7 @@ def kernel(recorder: Recorder, name: str, equation: Any, operands: Sequence[Arra
         return [recorder.fresh(variable.aval, "constant") for variable in equation.outvars]
     entry = KERNELS.get(name)
     if entry is None or len(operands) < entry[1] or len(equation.outvars) not in entry[2]:
-        return recorder.uncover(name, equation.outvars)
+        return recorder.uncover(name, equation.outvars, operands)
     return entry[0](recorder, equation, operands[: entry[1]])
 
 
@@ -63,7 +63,11 @@ def attention_forward(recorder: Recorder, equation: Any, operands: Sequence[Arra
     reads, whole, keys_seq = _attention_dims(recorder, operands)
     results = []
     for variable in equation.outvars:
-        rows = (whole[0], whole[2], whole[1], whole[4]) if len(sizes(variable)) == 4 else (whole[0], whole[1], whole[2])
+        rows = (
+            (whole[0], whole[2], whole[1], whole[4])
+            if len(sizes(variable)) == 4
+            else (whole[0], whole[1], whole[2])
+        )
         results.append(recorder.add_value(variable.aval, rows))
     flops = 2 * 2.0 * elements(equation.invars[0]) * sizes(equation.invars[1])[1] / 2
     recorder.add_operation(
@@ -92,7 +96,13 @@ def attention_backward(recorder: Recorder, equation: Any, operands: Sequence[Arr
     ]
     flops = 5 * 2.0 * elements(equation.invars[0]) * sizes(equation.invars[1])[1] / 2
     recorder.add_operation(
-        equation.params["name"], "attention", list(zip(operands, reads, strict=True)), results, whole, (), flops
+        equation.params["name"],
+        "attention",
+        list(zip(operands, reads, strict=True)),
+        results,
+        whole,
+        (),
+        flops,
     )
     return results
 
@@ -129,7 +139,7 @@ def _loss_dims(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> 
     x, weight = operands[0].shape, operands[1].shape
     embed = atoms.leaves(x[2])
     tied = atoms.leaves(weight[1]) == embed and atoms.leaves(weight[0]) != embed
-    if atoms.leaves(weight[0]) != embed and not tied:   # nothing known yet: by size, (D, V) where both fit
+    if atoms.leaves(weight[0]) != embed and not tied:  # nothing known yet: by size, (D, V) where both fit
         tied = sizes(equation.invars[1])[0] != sizes(equation.invars[0])[2]
     recorder.unify((x[2],), (weight[1 if tied else 0],))
     recorder.unify(x[:2], operands[2].shape)

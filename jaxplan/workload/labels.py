@@ -18,7 +18,7 @@ import numpy as np
 from jaxplan.workload.atoms import Atoms
 from jaxplan.workload.table import DimIds, Kind, Phase, Shape
 
-KEY_BYTES = 8       # a typed PRNG key holds two uint32 (threefry2x32, the default implementation)
+KEY_BYTES = 8  # a typed PRNG key holds two uint32 (threefry2x32, the default implementation)
 
 
 class Array(NamedTuple):
@@ -39,6 +39,7 @@ class DraftValue:
     tag: str = ""
     path: str = ""
     phase: Phase = "forward"
+    dtype: str = ""
 
 
 @dataclass
@@ -75,7 +76,9 @@ class Place:
         """
         whole = f"{self.stack}/{stack}" if self.stack and stack else self.stack or stack
         late = "transpose(" in stack or "rematted" in stack
-        return replace(self, stack=whole, phase="backward" if late and self.phase == "forward" else self.phase)
+        return replace(
+            self, stack=whole, phase="backward" if late and self.phase == "forward" else self.phase
+        )
 
 
 def itemsize(aval: Any) -> int:
@@ -131,7 +134,8 @@ class Recorder:
 
     def add_value(self, aval: Any, shape: Shape, **facts: Any) -> Array:
         """A new value made at this place."""
-        facts = {"copies": self.place.times, "phase": self.place.phase, **facts}
+        dtype = str(getattr(aval, "dtype", ""))
+        facts = {"copies": self.place.times, "phase": self.place.phase, "dtype": dtype, **facts}
         self.values.append(DraftValue(shape, itemsize(aval), **facts))
         return Array(shape, len(self.values) - 1)
 
@@ -180,10 +184,16 @@ class Recorder:
             )
         )
 
-    def uncover(self, primitive: str, variables: Sequence[Any]) -> list[Array]:
-        """Count what cannot be analysed; its results are fresh."""
+    def uncover(
+        self, primitive: str, variables: Sequence[Any], operands: Sequence[Array] = ()
+    ) -> list[Array]:
+        """Count what cannot be analysed; its results are fresh, and still known to depend on its operands."""
         self.uncovered[primitive] += 1
-        return [self.fresh(variable.aval, primitive) for variable in variables]
+        results = [self.fresh(variable.aval, primitive) for variable in variables]
+        if results:
+            reads = [(operand, operand.shape) for operand in operands]
+            self.add_operation(primitive, "move", reads, results, results[0].shape)
+        return results
 
 
 def elements(variable: Any) -> int:

@@ -1,17 +1,17 @@
 """Names for atoms: as given, else from what the program does with them, else from where they stand. No JAX here.
 
-Given names come first (Flax metadata, the catalogue). Without them the roles are read off the program: batch and seq
-from the batch, vocab from the lookup, embed is in most parameters, heads are what attention's products keep, mlp is
-made from embed and contracted back into it, expert dims are in front of such pairs. The rest is named by its path.
+Given names come first (Flax metadata, the catalogue), then loops and the batch by position, then roles that the
+program shows (`workload.roles`), then the parameter's path. Copies and cut dims are named after their original.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxplan.workload.labels import DraftOperation, Recorder
+from jaxplan.workload.labels import Recorder
+from jaxplan.workload.roles import Roles, free_name
 from jaxplan.workload.table import DimIds, Shape
 
 UNNAMED = "?"
@@ -32,29 +32,25 @@ class Labelled:
     given: tuple[str | None, ...] | None = None
 
 
-def name_atoms(recorder: Recorder, parameters: Sequence[Labelled], batch: Sequence[Labelled]) -> dict[int, str]:
+def name_atoms(
+    recorder: Recorder, parameters: Sequence[Labelled], batch: Sequence[Labelled]
+) -> dict[int, str]:
     """A name for every leaf atom that operations or inputs have; `?...` where nothing is known."""
     names: dict[int, str] = {}
     _given(recorder, [*parameters, *batch], names)
     _loops(recorder, names)
     _batch(recorder, batch, names)
-    _roles(recorder, parameters, names)
+    Roles(recorder, [recorder.atoms.flat(parameter.shape) for parameter in parameters], names).assign()
     _paths(recorder, parameters, names)
     _derived(recorder, names)
     for operation in recorder.operations:
         for atom in recorder.atoms.flat(operation.dims):
             if atom not in names:
                 origin = recorder.atoms.origin(atom)
-                names[atom] = _unique(f"{UNNAMED}{origin}{recorder.atoms.size(atom)}", names)
+                names[atom] = free_name(
+                    recorder, atom, f"{UNNAMED}{origin}{recorder.atoms.size(atom)}", names
+                )
     return names
-
-
-def _unique(name: str, names: dict[int, str]) -> str:
-    """`name`, numbered where another atom has it."""
-    taken = set(names.values())
-    if name not in taken:
-        return name
-    return next(f"{name}{number}" for number in range(2, len(taken) + 3) if f"{name}{number}" not in taken)
 
 
 def _given(recorder: Recorder, inputs: Sequence[Labelled], names: dict[int, str]) -> None:
@@ -92,74 +88,7 @@ def _batch(recorder: Recorder, batch: Sequence[Labelled], names: dict[int, str])
         for sequence, name in zip(labelled.shape, positions, strict=False):
             for atom in recorder.atoms.leaves(sequence):
                 if atom not in names:
-                    names[atom] = _unique(name, names)
-
-
-def _roles(recorder: Recorder, parameters: Sequence[Labelled], names: dict[int, str]) -> None:
-    """vocab, embed, head_dim, heads (kv_heads, group), mlp, expert, each where no name stands yet."""
-    atoms = recorder.atoms
-    flat = [atoms.flat(parameter.shape) for parameter in parameters]
-    count = Counter(atom for dims in flat for atom in set(dims))
-    matmuls = [(op, set(atoms.flat(op.dims)), set(atoms.flat(op.contracted))) for op in _forward(recorder, "matmul")]
-
-    def assign(atom: int, name: str) -> None:
-        if atom in count and atom not in names:
-            names[atom] = _unique(name, names)
-
-    for operation in _forward(recorder, "lookup"):
-        if operation.reads and set(atoms.flat(operation.reads[0][1])) & set(count):
-            for atom in atoms.flat(operation.contracted):
-                assign(atom, "vocab")
-    if "embed" not in names.values():
-        unnamed = Counter({atom: n for atom, n in count.items() if atom not in names})
-        if unnamed:
-            assign(unnamed.most_common(1)[0][0], "embed")
-    embed = {atom for atom, name in names.items() if name == "embed"}
-    _attention(recorder, flat, count, names)
-    made = {a for _, dims, gone in matmuls if gone & embed for a in dims - gone}
-    undone = {a for _, dims, gone in matmuls if (dims - gone) & embed for a in gone}
-    hidden = [atom for atom in count if atom in made & undone and atom not in names and atom not in embed]
-    for atom in sorted(hidden, key=lambda a: -count[a]):
-        kept = any(atom in dims and atom not in gone and dims & set(hidden) - {atom} for _, dims, gone in matmuls)
-        assign(atom, "expert" if kept and len(hidden) > 1 and _leads(atom, flat, hidden) else "mlp")
-
-
-def _leads(atom: int, flat: Sequence[DimIds], hidden: Sequence[int]) -> bool:
-    """Whether the atom stands before another hidden atom in a parameter (expert, embed, mlp)."""
-    return any(atom in dims and set(dims[dims.index(atom) + 1 :]) & set(hidden) for dims in flat)
-
-
-def _attention(recorder: Recorder, flat: Sequence[DimIds], count: Counter[int], names: dict[int, str]) -> None:
-    """In a product over a dim and its copy, the parameters' atoms are heads where kept, head_dim where contracted."""
-    atoms = recorder.atoms
-    heads: list[int] = []
-    for kind in ("matmul", "attention"):
-        for operation in _forward(recorder, kind):
-            dims = atoms.flat(operation.dims)
-            if not any(atoms.original(atom) in dims for atom in dims):
-                continue
-            gone = atoms.flat(operation.contracted)
-            if kind == "attention":
-                gone = dims[-1:]
-            for atom in dims:
-                if atom not in count or atom in names:
-                    continue
-                if atom in gone:
-                    names[atom] = _unique("head_dim", names)
-                elif atom not in heads:
-                    heads.append(atom)
-    pairs = {dims[i : i + 2] for dims in flat for i in range(len(dims))}
-    for atom in heads:
-        if atom in names:
-            continue
-        minor = next((other for other in heads if (atom, other) in pairs and other not in names), None)
-        if minor is not None:
-            names[minor] = _unique("group", names)
-        names[atom] = _unique("kv_heads" if minor is not None else "heads", names)
-
-
-def _forward(recorder: Recorder, kind: str) -> Iterator[DraftOperation]:
-    return (op for op in recorder.operations if op.kind == kind and op.phase == "forward")
+                    names[atom] = free_name(recorder, atom, name, names)
 
 
 def _paths(recorder: Recorder, parameters: Sequence[Labelled], names: dict[int, str]) -> None:
@@ -169,7 +98,7 @@ def _paths(recorder: Recorder, parameters: Sequence[Labelled], names: dict[int, 
             for number, atom in enumerate(leaves):
                 part = f".{number}" if len(leaves) > 1 else ""
                 if atom not in names:
-                    names[atom] = _unique(f"{parameter.path}:{position}{part}", names)
+                    names[atom] = free_name(recorder, atom, f"{parameter.path}:{position}{part}", names)
 
 
 def _derived(recorder: Recorder, names: dict[int, str]) -> None:
@@ -180,8 +109,8 @@ def _derived(recorder: Recorder, names: dict[int, str]) -> None:
         if atom not in names and original is not None:
             leaf = atoms.leaves((original,))[0]
             if leaf in names:
-                names[atom] = _unique(names[leaf] + "'", names)
+                names[atom] = free_name(recorder, atom, names[leaf] + "'", names)
     for made, whole in recorder.parts.items():
         for atom, leaf in zip(atoms.leaves((made,)), atoms.leaves(whole), strict=False):
             if atom not in names and leaf in names:
-                names[atom] = _unique(names[leaf] + "~", names)
+                names[atom] = free_name(recorder, atom, names[leaf] + "~", names)

@@ -7,6 +7,7 @@ The trace is of `jax.value_and_grad(loss)` over abstract values, so it costs no 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,9 @@ import jax
 import optax
 
 from jaxplan.workload.interpreter import open_jaxpr, walk
-from jaxplan.workload.labels import Array, Place, Recorder, itemsize
+from jaxplan.workload.labels import Array, DraftOperation, Place, Recorder, itemsize
 from jaxplan.workload.names import Labelled, name_atoms
+from jaxplan.workload.sources import sources
 from jaxplan.workload.table import Dim, Leaf, Operation, Read, Shape, Table, Value
 
 
@@ -64,6 +66,9 @@ def trace(
     if update is not None:
         state = _update(recorder, update, params, inputs, results[1:])
     names = name_atoms(recorder, inputs.labelled, batches.labelled)
+    texts = sources(recorder, results[1:], [labelled.path for labelled in inputs.labelled])
+    for operation, text in zip(recorder.operations, texts, strict=True):
+        operation.source = text
     return build(recorder, names, inputs, batches, state, results, name)
 
 
@@ -95,12 +100,18 @@ def _given_dims(dims: Any, leaves: Sequence[Any], structure: Any) -> list[tuple[
         raise ValueError(f"expected dims for {len(leaves)} leaves of {structure}, got {len(names)}")
     for leaf, given in zip(leaves, names, strict=True):
         if given is not None and len(given) != len(leaf.shape):
-            raise ValueError(f"expected {len(leaf.shape)} dim names for a tensor of shape {leaf.shape}, got {given}")
+            raise ValueError(
+                f"expected {len(leaf.shape)} dim names for a tensor of shape {leaf.shape}, got {given}"
+            )
     return names
 
 
 def _update(
-    recorder: Recorder, update: optax.GradientTransformation, params: Any, inputs: Inputs, gradients: Sequence[Array]
+    recorder: Recorder,
+    update: optax.GradientTransformation,
+    params: Any,
+    inputs: Inputs,
+    gradients: Sequence[Array],
 ) -> Inputs:
     """Trace the optimizer's update over the gradients, its state and the parameters."""
     abstract = jax.eval_shape(lambda p: p, params)
@@ -171,12 +182,16 @@ def build(
     for raw in used:
         draft = recorder.values[raw]
         values.append(
-            Value(resolver.shape(draft.shape), draft.itemsize, draft.kind, draft.copies, draft.tag, draft.path)
+            Value(
+                resolver.shape(draft.shape), draft.itemsize, draft.kind, draft.copies, draft.tag, draft.path
+            )
         )
     residuals = tuple(
         index[raw]
         for raw in used
-        if raw in late and recorder.values[raw].phase == "forward" and recorder.values[raw].kind == "intermediate"
+        if raw in late
+        and recorder.values[raw].phase == "forward"
+        and recorder.values[raw].kind == "intermediate"
     )
     operations = tuple(
         Operation(
@@ -212,7 +227,17 @@ def build(
         batch=batches,
         uncovered=dict(recorder.uncovered),
         name=name,
+        compute_dtype=_compute_dtype(recorder, drafts),
     )
+
+
+def _compute_dtype(recorder: Recorder, operations: Sequence[DraftOperation]) -> str:
+    """The dtype of the operands of most matmul FLOPs."""
+    flops: Counter[str] = Counter()
+    for operation in operations:
+        if operation.kind in ("matmul", "attention") and operation.reads:
+            flops[recorder.values[operation.reads[0][0]].dtype] += int(operation.flops * operation.times)
+    return flops.most_common(1)[0][0] if flops else "float32"
 
 
 def _live(recorder: Recorder, roots: set[int]) -> list[bool]:

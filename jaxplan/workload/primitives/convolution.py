@@ -48,14 +48,16 @@ def conv_general_dilated(recorder: Recorder, equation: Any, operands: Sequence[A
     return [result]
 
 
-def _spatial(recorder: Recorder, equation: Any, operands: Sequence[Array], at: tuple[int, int, int]) -> DimIds:
+def _spatial(
+    recorder: Recorder, equation: Any, operands: Sequence[Array], at: tuple[int, int, int]
+) -> DimIds:
     """The atoms of one spatial dim of the result; `at` is its place in image, kernel and result."""
     i, k, o = at
     atoms = recorder.atoms
     image_size = sizes(equation.invars[0])[i]
     kernel_size, out_size = sizes(equation.invars[1])[k], sizes(equation.outvars[0])[o]
     image, kernel = operands[0].shape[i], operands[1].shape[k]
-    if kernel_size > out_size:                          # the kernel's gradient: the window is the whole image
+    if kernel_size > out_size:  # the kernel's gradient: the window is the whole image
         if kernel_size == image_size and kernel:
             recorder.unify((image,), (kernel,))
         return atoms.sequence(out_size, "kernel")

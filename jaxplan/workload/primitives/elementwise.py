@@ -9,13 +9,92 @@ from typing import Any
 from jaxplan.workload.labels import Array, Recorder, elements, sizes
 from jaxplan.workload.primitives.registry import rule
 
-ARITHMETIC = """
-abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp clz complex conj convert_element_type cos
-cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag integer_pow is_finite le
-le_to lgamma log log1p logistic lt lt_to max min mul ne neg nextafter not or population_count pow real
-reduce_precision regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic
-shift_right_logical sign sin sinh sqrt square sub tan tanh xor random_bits_elementwise
-""".split()
+ARITHMETIC = (  # fmt: skip
+    "abs",
+    "acos",
+    "acosh",
+    "add",
+    "add_any",
+    "and",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bessel_i0e",
+    "bessel_i1e",
+    "bitcast_convert_type",
+    "cbrt",
+    "ceil",
+    "clamp",
+    "clz",
+    "complex",
+    "conj",
+    "convert_element_type",
+    "cos",
+    "cosh",
+    "digamma",
+    "div",
+    "eq",
+    "eq_to",
+    "erf",
+    "erf_inv",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "ge",
+    "gt",
+    "igamma",
+    "igamma_grad_a",
+    "igammac",
+    "imag",
+    "integer_pow",
+    "is_finite",
+    "le",
+    "le_to",
+    "lgamma",
+    "log",
+    "log1p",
+    "log2",
+    "logistic",
+    "lt",
+    "lt_to",
+    "max",
+    "min",
+    "mul",
+    "mulhi",
+    "ne",
+    "neg",
+    "nextafter",
+    "not",
+    "one_minus_square",
+    "or",
+    "polygamma",
+    "population_count",
+    "pow",
+    "real",
+    "reduce_precision",
+    "regularized_incomplete_beta",
+    "rem",
+    "round",
+    "rsqrt",
+    "select_n",
+    "shift_left",
+    "shift_right_arithmetic",
+    "shift_right_logical",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "sub",
+    "tan",
+    "tanh",
+    "xor",
+    "zeta",
+)
 CUMULATIVE = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 
 
@@ -32,7 +111,7 @@ def elementwise(recorder: Recorder, equation: Any, operands: Sequence[Array]) ->
     atoms, name = recorder.atoms, equation.primitive.name
     out_sizes = sizes(equation.outvars[0])
     if not all(_broadcasts(sizes(variable), out_sizes) for variable in equation.invars):
-        return recorder.uncover(name, equation.outvars)
+        return recorder.uncover(name, equation.outvars, operands)
     if name == "convert_element_type" and equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype:
         return [operands[0]]
     arrays = [
@@ -61,7 +140,9 @@ def elementwise(recorder: Recorder, equation: Any, operands: Sequence[Array]) ->
     return results
 
 
-@rule("iota", "rng_bit_generator", "threefry2x32", "random_seed", "random_wrap", "random_unwrap", "random_bits")
+@rule(
+    "iota", "rng_bit_generator", "threefry2x32", "random_seed", "random_wrap", "random_unwrap", "random_bits"
+)
 @rule("random_fold_in", "random_split", "random_clone", "create_token", "axis_index")
 def source(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
     """Numbers out of nothing: their dims are learned from whoever reads them."""

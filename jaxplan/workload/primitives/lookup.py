@@ -51,7 +51,9 @@ def scatter(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> lis
         recorder.unify((table[i],), (indices[j],))
     windows = numbers.update_window_dims
     kept = [
-        i for i in range(len(table)) if i not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+        i
+        for i in range(len(table))
+        if i not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     ]
     for j, i in zip(windows, kept, strict=True):
         if update_sizes[j] == table_sizes[i]:

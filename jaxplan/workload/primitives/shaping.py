@@ -10,7 +10,9 @@ from jaxplan.workload.primitives.registry import rule
 from jaxplan.workload.table import DimIds, Shape
 
 
-def moved(recorder: Recorder, equation: Any, operands: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:
+def moved(
+    recorder: Recorder, equation: Any, operands: Sequence[Array], shapes: Sequence[Shape]
+) -> list[Array]:
     """New values that hold (parts of) the operands' elements; the operation's dims are those of the largest."""
     atoms = recorder.atoms
     results = [
@@ -29,7 +31,7 @@ def reshape(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> lis
     """Flatten and regroup the atoms; a cut inside an atom splits it everywhere."""
     shape = recorder.atoms.regroup(operands[0].shape, sizes(equation.outvars[0]))
     if shape is None:
-        return recorder.uncover("reshape", equation.outvars)
+        return recorder.uncover("reshape", equation.outvars, operands)
     return [Array(shape, operands[0].value)]
 
 
@@ -47,7 +49,7 @@ def squeeze(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> lis
 
 
 @rule("copy", "copy_p", "optimization_barrier", "sharding_constraint", "layout_constraint", "pvary", "pcast")
-@rule("reshard", "stop_gradient")
+@rule("reshard", "stop_gradient", "device_put")
 def same(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
     """Nothing changes but where or when it lies."""
     return list(operands)
@@ -71,7 +73,8 @@ def broadcast_in_dim(recorder: Recorder, equation: Any, operands: Sequence[Array
         if in_sizes[i] == out_sizes[j]
     }
     shape = tuple(
-        source[j] if j in source else recorder.atoms.sequence(size, "broadcast") for j, size in enumerate(out_sizes)
+        source[j] if j in source else recorder.atoms.sequence(size, "broadcast")
+        for j, size in enumerate(out_sizes)
     )
     if elements(equation.outvars[0]) == elements(equation.invars[0]):
         return [Array(shape, operands[0].value)]
@@ -120,7 +123,9 @@ def concatenate(recorder: Recorder, equation: Any, operands: Sequence[Array]) ->
     else:
         joined = atoms.sequence(size, "concatenate")
         _remember(recorder, joined, max((array.shape[axis] for array in operands), key=atoms.elements))
-    return moved(recorder, equation, operands, [recorder.distinct((*first[:axis], joined, *first[axis + 1 :]))])
+    return moved(
+        recorder, equation, operands, [recorder.distinct((*first[:axis], joined, *first[axis + 1 :]))]
+    )
 
 
 @rule("stack")
