@@ -8,7 +8,7 @@ stand in front of such pairs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from jaxplan.workload.labels import Recorder
 from jaxplan.workload.table import DimIds
@@ -72,21 +72,33 @@ class Roles:
             self._name(unnamed.most_common(1)[0][0], "embed")
 
     def attention(self) -> None:
-        """In products over a dim and its copy: parameters' atoms are head_dim where contracted, else heads."""
-        atoms, heads = self.recorder.atoms, []
-        for dims, gone in [*self._forward("matmul"), *((d, d[-1:]) for d, _ in self._forward("attention"))]:
-            if any(atoms.original(atom) in dims for atom in dims):
-                for atom in dims:
-                    if atom in gone:
-                        self._name(atom, "head_dim")
-                    elif atom in self.count and atom not in self.names and atom not in heads:
-                        heads.append(atom)
-        pairs = {dims[i : i + 2] for dims in self.parameters for i in range(len(dims))}
+        """In the product that makes scores, parameters' atoms are head_dim where contracted, else heads.
+
+        Scores hold a dim and its copy; the product that contracts the copy has heads and the values' head_dim.
+        """
+        heads: list[int] = []
+        kernels = [(dims, dims[-1:]) for dims, _ in self._forward("attention")]
+        pairs = [(d, g) for d, g in [*self.products, *kernels] if self._has_copy(d)]
+        for dims, gone in pairs:
+            if not self._has_copy(set(dims) - set(gone)):
+                continue
+            for atom in dims:
+                if atom in gone:
+                    self._name(atom, "head_dim")
+                elif atom in self.count and atom not in self.names and atom not in heads:
+                    heads.append(atom)
+        adjacent = {dims[i : i + 2] for dims in self.parameters for i in range(len(dims))}
         for atom in heads:
-            minor = next((other for other in heads if (atom, other) in pairs), None)
+            minor = next((other for other in heads if (atom, other) in adjacent), None)
             self._name(atom, "heads" if minor is None else "kv_heads")
             if minor is not None:
                 self._name(minor, "group")
+        for dims, _ in pairs:
+            for atom in dims:
+                self._name(atom, "head_dim")
+
+    def _has_copy(self, dims: Collection[int]) -> bool:
+        return any(self.recorder.atoms.original(atom) in dims for atom in dims)
 
     def hidden(self) -> None:
         """Made from embed by one product, contracted into embed by another; before another such dim: experts."""
