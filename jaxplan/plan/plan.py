@@ -7,11 +7,14 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.sharding import Rules, standard_rules
 from jaxplan.workload.shape import Workload
+
+MAX_LOGITS = 2**28      # elements: 1 GiB of float32 logits beside what else lives while the loss runs
+LANES = 128             # width of a TPU register and of a GPU matmul's tile
 
 ROLES = ("data", "fsdp", "tensor", "context", "expert", "stage")
 
@@ -41,7 +44,7 @@ class Plan:
         sequence_sharding: the residual stream is sharded over `tensor` along the sequence between blocks.
         remat: the rematerialization policy's name (`plan.remat`).
         microbatches: sequential parts of the global batch, their gradients accumulated.
-        loss_chunks: sequential parts of the sequence in which logits are made, so that they do not dominate memory.
+        loss_chunks: sequential parts of a device's vocabulary in which logits are made, so that they do not dominate memory.
         attention: the kernel: `splash` (TPU), `cudnn` (NVIDIA), `blockwise` (anywhere).
         compiler_flags: XLA options that the step is compiled with.
     """
@@ -70,8 +73,8 @@ class Plan:
             raise ValueError(
                 f"batch {self.workload.batch} is not divisible by data x fsdp x microbatches = {shards}"
             )
-        if self.workload.seq % self.loss_chunks:
-            raise ValueError(f"seq {self.workload.seq} is not divisible by {self.loss_chunks} loss chunks")
+        if self.loss_chunks < 1:
+            raise ValueError(f"loss_chunks must be at least 1, got {self.loss_chunks}")
 
     def size_of_role(self, role: str) -> int:
         """Product of the sizes of the axes with that role (1 where there is none)."""
@@ -124,9 +127,18 @@ class Plan:
         return hashlib.sha256(json.dumps(self.decisions(), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def loss_chunks_for(local_sequences: int, seq: int, tokens_per_chunk: int = 4096) -> int:
-    """The fewest chunks (a power of two that divides `seq`) that leave at most `tokens_per_chunk` local tokens each."""
-    chunks = 1
-    while local_sequences * seq // chunks > tokens_per_chunk and seq % (chunks * 2) == 0:
-        chunks *= 2
-    return chunks
+@lru_cache
+def _divisors(n: int) -> tuple[int, ...]:
+    return tuple(d for d in range(1, n + 1) if n % d == 0)
+
+
+@lru_cache
+def loss_chunks_for(local_tokens: int, local_vocab: int) -> int:
+    """The fewest chunks of a device's vocabulary that leave at most `MAX_LOGITS` logits at a time.
+
+    Chunks of whole `LANES` are preferred where they cost at most half as many chunks again.
+    """
+    divisors = _divisors(local_vocab)
+    few = next((n for n in divisors if local_tokens * (local_vocab // n) <= MAX_LOGITS), local_vocab)
+    whole = [n for n in divisors if few <= n <= few * 3 // 2 and local_vocab // n % LANES == 0]
+    return whole[0] if whole else few

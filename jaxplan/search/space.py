@@ -109,7 +109,8 @@ def enumerate_space(workload: Workload, table: Table, machine: Machine) -> Space
                 _divisors(workload.batch // (sizes[0] * sizes[1])), range(len(policies))
             ):
                 local = workload.batch // (sizes[0] * sizes[1] * micro)
-                rows.append((len(meshes) - 1, policy, rules, micro, loss_chunks_for(local, workload.seq)))
+                chunks = loss_chunks_for(local * workload.seq, limits.get("vocab", sizes[2]) // sizes[2])
+                rows.append((len(meshes) - 1, policy, rules, micro, chunks))
     if not rows:
         raise InputError(*no_candidates(workload, machine, limits, rejected))
     mesh, policy, rules, micro, chunks = np.array(rows).T

@@ -1,9 +1,11 @@
-"""Softmax cross-entropy with the output projection as one operation: logits exist for one chunk of tokens at a time.
+"""Softmax cross-entropy with the output projection as one operation: logits exist for one part of the vocabulary at a time.
 
 Each device holds a shard of the vocabulary and exchanges only the maximum and the sum of every token (Shoeybi et al. 2019,
-arXiv:1909.08053, section 3). The weight is gathered over the axes of `embed` once in each direction, in the compute dtype;
-the backward pass makes each chunk's logits again and adds up the weight's gradient locally in float32, so that the
-gradient travels once. Arithmetic of the softmax is float32.
+arXiv:1909.08053, section 3). It goes through its shard in chunks: a chunk's weight is gathered over the axes of `embed`
+in the compute dtype, its logits update a running maximum and sum (Milakov and Gimelshein 2018, arXiv:1805.02867), and in
+the backward pass its logits are made again and its weight gradient, complete at once, is reduced and scattered. So
+neither the logits, nor the whole gathered weight, nor its whole gradient ever exist. Arithmetic of the softmax and the
+sum of x's gradient are float32.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def cross_entropy(tied: bool, chunks: int = 1, layout: Layout | None = None) -> 
 
     Args:
         tied: the weight is the embedding table (V, D); otherwise an unembedding (D, V).
-        chunks: sequential parts of the local tokens; as many as divide the local sequence are used.
+        chunks: sequential parts of the local vocabulary; as many as divide it are used.
     """
     shards = _Shards.of(tied, chunks, layout)
     if layout is None:
@@ -63,7 +65,10 @@ def cross_entropy(tied: bool, chunks: int = 1, layout: Layout | None = None) -> 
 
 @dataclass(frozen=True)
 class _Shards:
-    """The loss on local shards. Axes are those over which each exchange goes; all empty without a mesh."""
+    """The loss on local shards. Axes are those over which each exchange goes; all empty without a mesh.
+
+    Legend: b, S local sequences and tokens; D embed; v the vocabulary of one chunk.
+    """
 
     tied: bool
     chunks: int
@@ -71,7 +76,6 @@ class _Shards:
     embed_axes: tuple[str, ...] = ()
     seq_axes: tuple[str, ...] = ()
     batch_axes: tuple[str, ...] = ()
-    seq_shards: int = 1
 
     @classmethod
     def of(cls, tied: bool, chunks: int, layout: Layout | None) -> _Shards:
@@ -81,96 +85,100 @@ class _Shards:
         if seq and seq != vocab:
             raise ValueError(f"seq must be sharded like vocab ({vocab}) or not at all, got {seq}")
         embed, batch = layout.axes_of("embed", UNEMBED), layout.axes_of("batch", STREAM)
-        return cls(tied, chunks, vocab, embed, seq, batch, layout.size(seq))
+        return cls(tied, chunks, vocab, embed, seq, batch)
 
     def forward(self, x: jax.Array, weight: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Summed loss over all devices, and each local token's logsumexp (b, S)."""
-        w = self.gathered(weight, x.dtype)
+        x = self.whole(x)
 
-        def chunk(total: jax.Array, part: tuple) -> tuple[jax.Array, jax.Array]:
-            x, targets = part
-            logits = self.logits(self.whole(x), w)
-            maximum = _reduce(lax.pmax, logits.max(-1), self.vocab_axes)
-            normalizer = _reduce(lax.psum, jnp.exp(logits - maximum[..., None]).sum(-1), self.vocab_axes)
-            picked = jnp.sum(jnp.where(self.hits(targets, logits.shape[-1]), logits, 0.0), -1)
-            picked = _reduce(lax.psum, picked, self.vocab_axes)
-            logsumexp = maximum + jnp.log(normalizer)
-            return total + jnp.sum(logsumexp - picked), logsumexp
+        def chunk(carry: tuple, index: jax.Array) -> tuple[tuple, None]:
+            maximum, normalizer, picked = carry
+            logits = self.logits(x, self.gathered(self.part(weight, index), x.dtype))
+            higher = jnp.maximum(maximum, logits.max(-1))
+            normalizer = normalizer * jnp.exp(maximum - higher) + jnp.exp(logits - higher[..., None]).sum(-1)
+            hits = self.hits(targets, self.first(weight, index), logits.shape[-1])
+            return (higher, normalizer, picked + jnp.where(hits, logits, 0.0).sum(-1)), None
 
-        parts = self.split(x), self.split_whole(targets)
-        total, logsumexp = lax.scan(chunk, jnp.zeros((), jnp.float32), parts)
-        return _reduce(lax.psum, total, self.batch_axes), self.join_whole(logsumexp)
+        lowest = jnp.full(targets.shape, jnp.finfo(jnp.float32).min)
+        start = lowest, jnp.zeros_like(lowest), jnp.zeros_like(lowest)
+        (maximum, normalizer, picked), _ = lax.scan(chunk, start, jnp.arange(self.count(weight)))
+        highest = _reduce(lax.pmax, maximum, self.vocab_axes)
+        normalizer = _reduce(lax.psum, normalizer * jnp.exp(maximum - highest), self.vocab_axes)
+        logsumexp = highest + jnp.log(normalizer)
+        total = jnp.sum(logsumexp - _reduce(lax.psum, picked, self.vocab_axes))
+        return _reduce(lax.psum, total, self.batch_axes), logsumexp
 
     def backward(
         self, x: jax.Array, weight: jax.Array, targets: jax.Array, logsumexp: jax.Array, cotangent: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Cotangents of x (in its dtype) and of the weight shard (in its dtype)."""
-        w = self.gathered(weight, x.dtype)
+        x = self.whole(x)
 
-        def chunk(dw: jax.Array, part: tuple) -> tuple[jax.Array, jax.Array]:
-            x, targets, logsumexp = part
-            x = self.whole(x)
+        def chunk(carry: tuple, index: jax.Array) -> tuple[tuple, None]:
+            dx, dw = carry
+            w = self.gathered(self.part(weight, index), x.dtype)
             probabilities = jnp.exp(self.logits(x, w) - logsumexp[..., None])
-            hits = self.hits(targets, probabilities.shape[-1])
+            hits = self.hits(targets, self.first(weight, index), probabilities.shape[-1])
             d_logits = ((probabilities - hits.astype(jnp.float32)) * cotangent).astype(x.dtype)
-            dx = jnp.einsum("bsv,vd->bsd" if self.tied else "bsv,dv->bsd", d_logits, w)
-            if self.seq_axes:
-                dx = lax.psum_scatter(dx, self.seq_axes, scatter_dimension=1, tiled=True)
-            else:
-                dx = _reduce(lax.psum, dx, self.vocab_axes)
-            subscripts = "bsv,bsd->vd" if self.tied else "bsd,bsv->dv"
-            operands = (d_logits, x) if self.tied else (x, d_logits)
-            return dw + jnp.einsum(subscripts, *operands, preferred_element_type=jnp.float32), dx
+            back = "bsv,vd->bsd" if self.tied else "bsv,dv->bsd"
+            dx = dx + jnp.einsum(back, d_logits, w, preferred_element_type=jnp.float32)
+            operands = ("bsv,bsd->vd", d_logits, x) if self.tied else ("bsd,bsv->dv", x, d_logits)
+            part = self.scattered(jnp.einsum(*operands)).astype(weight.dtype)
+            return (dx, lax.dynamic_update_slice_in_dim(dw, part, index * self.width(weight), self.vocab_dim)), None
 
-        parts = self.split(x), self.split_whole(targets), self.split_whole(logsumexp)
-        dw, dx = lax.scan(chunk, jnp.zeros(w.shape, jnp.float32), parts)
-        return self.join(dx), self.scattered(dw).astype(weight.dtype)
+        start = jnp.zeros(x.shape, jnp.float32), jnp.zeros_like(weight)
+        (dx, dw), _ = lax.scan(chunk, start, jnp.arange(self.count(weight)))
+        dx = dx.astype(x.dtype)
+        if self.seq_axes:
+            return lax.psum_scatter(dx, self.seq_axes, scatter_dimension=1, tiled=True), dw
+        return _reduce(lax.psum, dx, self.vocab_axes), dw
+
+    @property
+    def vocab_dim(self) -> int:
+        """The dimension of the weight that is the vocabulary."""
+        return 0 if self.tied else 1
+
+    def count(self, weight: jax.Array) -> int:
+        """Chunks of the local vocabulary."""
+        return math.gcd(self.chunks, weight.shape[self.vocab_dim])
+
+    def width(self, weight: jax.Array) -> int:
+        """Vocabulary of one chunk."""
+        return weight.shape[self.vocab_dim] // self.count(weight)
+
+    def first(self, weight: jax.Array, index: jax.Array) -> jax.Array:
+        """The global number of a chunk's first token."""
+        shard = lax.axis_index(self.vocab_axes) * weight.shape[self.vocab_dim] if self.vocab_axes else 0
+        return shard + index * self.width(weight)
+
+    def part(self, weight: jax.Array, index: jax.Array) -> jax.Array:
+        """One chunk of the local weight."""
+        return lax.dynamic_slice_in_dim(weight, index * self.width(weight), self.width(weight), self.vocab_dim)
 
     def gathered(self, weight: jax.Array, dtype: jnp.dtype) -> jax.Array:
-        """The local vocabulary's weight with its whole `embed` dim, cast before it travels."""
+        """A chunk's weight with its whole `embed` dim, cast before it travels."""
         weight = weight.astype(dtype)
         if not self.embed_axes:
             return weight
-        return lax.all_gather(weight, self.embed_axes, axis=1 if self.tied else 0, tiled=True)
+        return lax.all_gather(weight, self.embed_axes, axis=1 - self.vocab_dim, tiled=True)
 
     def scattered(self, dw: jax.Array) -> jax.Array:
+        """A chunk's weight gradient, summed over all tokens, where the weight is stored."""
         if self.embed_axes:
-            dw = lax.psum_scatter(dw, self.embed_axes, scatter_dimension=1 if self.tied else 0, tiled=True)
+            dw = lax.psum_scatter(dw, self.embed_axes, scatter_dimension=1 - self.vocab_dim, tiled=True)
         return _reduce(lax.psum, dw, tuple(a for a in self.batch_axes if a not in self.embed_axes))
 
     def logits(self, x: jax.Array, w: jax.Array) -> jax.Array:
         subscripts = "bsd,vd->bsv" if self.tied else "bsd,dv->bsv"
         return jnp.einsum(subscripts, x, w, preferred_element_type=jnp.float32)
 
-    def hits(self, targets: jax.Array, width: int) -> jax.Array:
-        """Where the local vocabulary's logits are the target's (b, s, v)."""
-        first = lax.axis_index(self.vocab_axes) * width if self.vocab_axes else 0
+    def hits(self, targets: jax.Array, first: jax.Array, width: int) -> jax.Array:
+        """Where a chunk's logits are the target's (b, S, v)."""
         return (targets - first)[..., None] == jnp.arange(width)
 
     def whole(self, x: jax.Array) -> jax.Array:
-        """A chunk with the tokens of every shard of the sequence."""
+        """The tokens of every shard of the sequence."""
         return lax.all_gather(x, self.seq_axes, axis=1, tiled=True) if self.seq_axes else x
-
-    def split(self, x: jax.Array) -> jax.Array:
-        """Local (b, s, D) to (chunks, b, s / chunks, D)."""
-        count = math.gcd(self.chunks, x.shape[1])
-        return jnp.moveaxis(x.reshape(x.shape[0], count, -1, x.shape[2]), 1, 0)
-
-    def join(self, x: jax.Array) -> jax.Array:
-        x = jnp.moveaxis(x, 0, 1)
-        return x.reshape(x.shape[0], -1, x.shape[3])
-
-    def split_whole(self, values: jax.Array) -> jax.Array:
-        """(b, S) to (chunks, b, S / chunks), in the order in which `whole` lays out a chunk's tokens."""
-        batch, seq = values.shape
-        count = math.gcd(self.chunks, seq // self.seq_shards)
-        values = values.reshape(batch, self.seq_shards, count, -1)
-        return jnp.moveaxis(values, 2, 0).reshape(count, batch, -1)
-
-    def join_whole(self, values: jax.Array) -> jax.Array:
-        count, batch, _ = values.shape
-        values = values.reshape(count, batch, self.seq_shards, -1)
-        return jnp.moveaxis(values, 0, 2).reshape(batch, -1)
 
 
 def _reduce(collective: Callable, value: jax.Array, axes: Sequence[str]) -> jax.Array:
