@@ -14,15 +14,13 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from jaxplan.workload.kernels.attention import Attention
+from jaxplan.workload.kernels.attention import KEY, QUERY, Attention
 from jaxplan.workload.layout import Names
 from jaxplan.workload.shape import ModelShape
 
 Weights = Mapping[str, jax.Array]
 STREAM = ("batch", "seq", "embed")
 HIDDEN = ("batch", "seq", "mlp")
-QUERY = ("embed", "heads", "head_dim")
-KEY = ("embed", "kv_heads", "head_dim")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +51,8 @@ class Block:
 
     def _attention(self, x: jax.Array, w: Weights, rotary: tuple[jax.Array, jax.Array] | None) -> jax.Array:
         query, key, value = (
-            _biased(jnp.einsum("bsd,dnh->bsnh", x, w[name]), w, name) for name in ("query", "key", "value")
+            self.constrain(_biased(jnp.einsum("bsd,dnh->bsnh", x, w[name]), w, name), dims)
+            for name, dims in (("query", QUERY), ("key", KEY), ("value", KEY))
         )
         if self.shape.qk_norm:
             query, key = (rms_norm(q, w[n], self.shape.norm_eps) for q, n in ((query, "query_norm"), (key, "key_norm")))

@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 
 from jaxplan.errors import InputError
 from jaxplan.plan.remat import POLICIES
-from jaxplan.workload.block import KEY, QUERY, STREAM, Block, norm, rotary_angles
+from jaxplan.workload.block import STREAM, Block, norm, rotary_angles
 from jaxplan.workload.kernels.attention import attention
 from jaxplan.workload.kernels.embedding import lookup
 from jaxplan.workload.kernels.loss import cross_entropy
@@ -26,6 +26,8 @@ from jaxplan.workload.layout import Layout, Names
 from jaxplan.workload.shape import ModelShape
 
 Tree = dict[str, Any]
+QUERY = ("embed", "heads", "head_dim")
+KEY = ("embed", "kv_heads", "head_dim")
 BATCH_DIMS: Tree = {"tokens": ("batch", "seq"), "targets": ("batch", "seq")}
 
 
@@ -35,7 +37,7 @@ class Kernels:
 
     Attributes:
         attention: `blockwise`, `splash` or `cudnn`.
-        loss_chunks: sequential parts of the local tokens in which logits are made.
+        loss_chunks: sequential parts of the local vocabulary in which logits are made.
         layout: mesh and rules; None for one device.
     """
 
