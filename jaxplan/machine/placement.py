@@ -171,7 +171,7 @@ def _score(candidate: Placement, live: list[str]) -> tuple:
     found = [candidate.links((axis,)) for axis in live]
     return (
         -sum(n - 1 for n in shared if n > 1),
-        tuple(links.bytes_per_s for links in found),
+        tuple((links.bytes_per_s, not links.crosses_network) for links in found),
         tuple(-links.latency_s for links in found),
     )
 

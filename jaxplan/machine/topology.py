@@ -131,7 +131,7 @@ class Machine:
             source = self.chip.sources.get("hbm_usable_bytes", "source in the catalogue")
             return f"{format_bytes(total)} a device: what the TPU compiler grants ({source})"
         return (
-            f"{total:,} B x {self.memory_fraction:g} = {self.device_hbm_bytes:,} B: what JAX's allocator takes "
+            f"{total:,} B x {self.memory_fraction:g} = {self.device_hbm_bytes:,} B: what JAX takes "
             "(XLA_PYTHON_CLIENT_MEM_FRACTION); the rest is for NCCL, cuDNN and CUDA graphs"
         )
 
