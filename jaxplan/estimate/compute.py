@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from jaxplan.estimate.terms import Terms
 from jaxplan.estimate.view import Executed, View
-from jaxplan.workload.table import Table
 
 HEAVY = ("matmul", "attention", "lookup")      # kinds whose operands and results are arrays in memory
 
@@ -26,23 +25,23 @@ class Work:
     nbytes: Terms
 
 
-def materialized(table: Table) -> frozenset[int]:
-    """Values that become arrays in memory: fusion leaves inputs and results of the heavy operations.
+def materialized(view: View) -> frozenset[int]:
+    """Values that become arrays in memory: inputs, what is saved, operands and results of the heavy operations.
 
     Elementwise chains and reductions are fused by XLA into one kernel that reads and writes only these (Snider and
     Liang 2023, arXiv:2301.13062).
     """
-    kept = {i for i, value in enumerate(table.values) if value.kind != "intermediate"}
-    for op in table.operations:
+    kept = {i for i, value in enumerate(view.table.values) if value.kind != "intermediate"}
+    for op in view.table.operations:
         if op.kind in HEAVY:
             kept.update(read.value for read in op.reads)
             kept.update(op.writes)
-    return frozenset(kept | set(table.residuals))
+    return frozenset(kept | set(view.cut.saved))
 
 
 def work(view: View) -> tuple[Work, ...]:
     """The step's work: one entry a heavy operation (merged where equal), one for all fused memory-bound passes."""
-    kept = materialized(view.table)
+    kept = materialized(view)
     passes: set[tuple[int, str, bool]] = set()
     merged: dict[tuple, tuple[Terms, Terms]] = defaultdict(lambda: (Terms(), Terms()))
     for run in view.executed:

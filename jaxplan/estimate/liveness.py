@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from jaxplan.estimate.communication import operand_moves
 from jaxplan.estimate.compute import HEAVY, materialized
@@ -17,10 +18,14 @@ from jaxplan.estimate.view import Executed, View
 
 @dataclass(frozen=True)
 class Point:
-    """A moment of the step: the operation that runs, and the bytes of everything transient that is alive."""
+    """A moment of the step: the operation that runs, and the bytes of everything transient that is alive, by value."""
 
     name: str
-    alive: Terms
+    parts: tuple[tuple[str, Terms], ...] = ()
+
+    @cached_property
+    def alive(self) -> Terms:
+        return total([terms for _, terms in self.parts])
 
 
 def working_sets(view: View, runs: Sequence[Executed], resident: frozenset[int]) -> tuple[Point, ...]:
@@ -30,30 +35,47 @@ def working_sets(view: View, runs: Sequence[Executed], resident: frozenset[int])
         runs: the operations in the order in which they run.
         resident: values that are accounted for elsewhere (parameters, saved residuals, stacked results).
     """
-    kept = materialized(view.table)
-    sources = _sources(runs, kept)
+    sources = _sources(runs, materialized(view))
     heavy = [run for run in runs if run.operation.kind in HEAVY]
-    last_use: dict[int, int] = {}
-    for i, run in enumerate(heavy):
-        for value in _reads(run, sources):
-            last_use[value] = i
-    born: dict[int, int] = {}
-    for i, run in enumerate(heavy):
-        for value in run.operation.writes:
-            born.setdefault(value, i)
-    # a materialized value that a fused chain makes is born where it is first read
-    for i, run in enumerate(heavy):
-        for read in run.operation.reads:
-            born.setdefault(read.value, i)
+    first, last = _lifetimes(heavy, sources)
     points = []
     for i, run in enumerate(heavy):
         alive = [
-            view.live(value)
-            for value, end in last_use.items()
-            if born.get(value, 0) <= i <= end and value not in resident
+            (_describe(view, value), view.live(value))
+            for value, end in last.items()
+            if first[value] <= i <= end and value not in resident
         ]
-        points.append(Point(run.operation.source or run.operation.primitive, total([*alive, *_transient(view, run)])))
+        points.append(Point(_name(run), (*alive, *_transient(view, run, last))))
     return tuple(points)
+
+
+def _lifetimes(
+    heavy: Sequence[Executed], sources: dict[int, frozenset[int]]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """First and last heavy operation at which each materialized value is there.
+
+    What a heavy operation writes is there from then on; what a fused chain makes, from where it is first read.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for i, run in enumerate(heavy):
+        for value in _reads(run, sources):
+            last[value] = i
+        for value in (*run.operation.writes, *(read.value for read in run.operation.reads)):
+            first.setdefault(value, i)
+    for value in last:
+        first.setdefault(value, 0)
+    return first, last
+
+
+def _name(run: Executed) -> str:
+    return f"{run.operation.primitive} {run.operation.source}".strip()
+
+
+def _describe(view: View, value: int, how: str = "") -> str:
+    stored = view.table.values[value]
+    dims = ",".join(dict.fromkeys(view.names[d] for d in stored.dims))
+    return f"{stored.tag or stored.path} [{dims}] {stored.itemsize} bytes {how}".strip()
 
 
 def _sources(runs: Sequence[Executed], kept: frozenset[int]) -> dict[int, frozenset[int]]:
@@ -79,17 +101,26 @@ def _reads(run: Executed, sources: dict[int, frozenset[int]]) -> set[int]:
     return needed
 
 
-def _transient(view: View, run: Executed) -> list[Terms]:
+def _transient(view: View, run: Executed, last: dict[int, int]) -> list[tuple[str, Terms]]:
     """Gathered copies of an operation's operands, and its result before it is scattered."""
-    needed, extra = view.operation_owners(run.operation), []
-    for read in run.operation.reads:
+    op, extra = run.operation, []
+    needed = view.operation_owners(op)
+    chunked = "chunk" in op.scope
+    for read in op.reads:
         stored = view.table.values[read.value]
         moves = operand_moves(view.owners(stored.dims), needed, stored.dims, read.dims)
         if moves:
-            extra.append(view.live(read.value, without=moves))
-    for value in run.operation.writes:
+            gathered = view.live(read.value, without=[axis for axis, how in moves.items() if how == "all-gather"])
+            if chunked and not view.has_batch(stored.dims):
+                gathered = gathered.times(loss_chunks=-1)
+            extra.append((_describe(view, read.value, "gathered"), gathered))
+    for value in op.writes:
         stored = view.table.values[value]
         owners = view.owners(stored.dims)
-        scattered = {a for a, dim in needed.items() if dim in run.operation.contracted and a in owners}
-        extra.append(view.live(value, without=scattered))
+        scattered = {a for a, dim in needed.items() if dim in op.contracted and a in owners}
+        if scattered or value not in last:
+            partial = view.live(value, without=scattered)
+            if chunked and not view.has_batch(stored.dims):
+                partial = partial.times(loss_chunks=-1)
+            extra.append((_describe(view, value, "before it is scattered" if scattered else ""), partial))
     return extra

@@ -69,23 +69,31 @@ def _moments(view: View) -> tuple[Moment, ...]:
         {i for i, value in enumerate(table.values) if value.kind == "parameter"} | set(view.cut.saved)
     )
     moments = []
-    for name, runs, grads in (
-        ("forward", _runs(view, "forward", True), accumulators),
-        ("loss", _runs(view, "backward", False), accumulators),
-        ("backward", _runs(view, "backward", True), gradients + accumulators),
+    for name, runs, grads, kept in (
+        ("forward", _between(view, "forward", INSIDE), accumulators, saved),
+        ("loss", _between(view, "backward", BEFORE), accumulators, saved),
+        ("backward", _between(view, "backward", INSIDE), gradients + accumulators, saved),
+        ("embedding", _between(view, "backward", AFTER), gradients + accumulators, Terms()),
     ):
         for point in _largest(working_sets(view, runs, resident)):
-            moments.append(Moment(f"{name}: {point.name}", grads, saved, point.alive))
-    moments.append(Moment("update", gradients + accumulators * 0.0, Terms(), Terms()))
+            moments.append(Moment(f"{name}: {point.name}", grads, kept, point.alive))
+    moments.append(Moment("update", gradients, Terms(), Terms()))
     return tuple(moments)
 
 
-def _runs(view: View, phase: str, in_layers: bool) -> list[Executed]:
-    """The operations of a phase inside (or outside) the loop over layers."""
+BEFORE, INSIDE, AFTER = "before", "inside", "after"
+
+
+def _between(view: View, phase: str, where: str) -> list[Executed]:
+    """The operations of a phase before, inside or after the loop over layers."""
+    runs = [run for run in view.executed if run.phase == phase]
+    inside = [i for i, run in enumerate(runs) if "layers" in run.operation.scope and not run.recomputed]
+    first, last = (inside[0], inside[-1]) if inside else (len(runs), len(runs))
+    places = {BEFORE: lambda i: i < first, INSIDE: lambda i: False, AFTER: lambda i: i > last}
     return [
         run
-        for run in view.executed
-        if run.phase == phase and ("layers" in run.operation.scope) == in_layers
+        for i, run in enumerate(runs)
+        if (where == INSIDE if "layers" in run.operation.scope else places[where](i))
     ]
 
 
