@@ -1,7 +1,8 @@
 """One block of the reference decoder as a pure function of its input and its weights.
 
-Dims: batch B, seq S, embed D, heads N, kv_heads K, head_dim H, mlp F. Every projection is stored with `embed` first, so that
-fully-sharded storage always shards a major dim. Norms, rotary angles and softmax are float32, the rest the compute dtype.
+Dims: batch B, seq S, embed D, heads N, kv_heads K, head_dim H, mlp F. Every projection is stored with `embed`
+first, so that fully-sharded storage always shards a major dim. Norms, rotary angles and softmax are float32,
+the rest the compute dtype.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Block:
     Attributes:
         attend: causal attention of (B, S, N, H) with (B, S, K, H) twice.
         constrain: holds a value in the plan's sharding of its dims; the identity without a mesh.
-        dtype: the compute dtype, to which weights are cast here, inside the block: what travels is the cast weight.
+        dtype: the compute dtype; weights are cast inside the block, so that the cast weight travels.
     """
 
     shape: ModelShape
@@ -38,10 +39,14 @@ class Block:
     constrain: Callable[[jax.Array, Names], jax.Array]
     dtype: DTypeLike
 
-    def __call__(self, x: jax.Array, weights: Weights, rotary: tuple[jax.Array, jax.Array] | None) -> jax.Array:
-        """x (B, S, D) to the same shape; `rotary` are the cosines and sines (S, H / 2) of rotary positions."""
+    def __call__(
+        self, x: jax.Array, weights: Weights, rotary: tuple[jax.Array, jax.Array] | None
+    ) -> jax.Array:
+        """x (B, S, D) to the same shape; `rotary`: cosines and sines (S, H / 2) of rotary positions."""
         w = {name: value.astype(self.dtype) for name, value in weights.items()}
-        attended = self._norm(self._attention(self._norm(x, w, "attention_norm"), w, rotary), w, "attention_post_norm")
+        attended = self._norm(
+            self._attention(self._norm(x, w, "attention_norm"), w, rotary), w, "attention_post_norm"
+        )
         x = self.constrain(x + attended, STREAM)
         fed = self._norm(self._feed_forward(self._norm(x, w, "mlp_norm"), w), w, "mlp_post_norm")
         return self.constrain(x + fed, STREAM)
@@ -55,7 +60,9 @@ class Block:
             for name, dims in (("query", QUERY), ("key", KEY), ("value", KEY))
         )
         if self.shape.qk_norm:
-            query, key = (rms_norm(q, w[n], self.shape.norm_eps) for q, n in ((query, "query_norm"), (key, "key_norm")))
+            query, key = (
+                rms_norm(q, w[n], self.shape.norm_eps) for q, n in ((query, "query_norm"), (key, "key_norm"))
+            )
         if rotary is not None:
             query, key = rotate(query, *rotary), rotate(key, *rotary)
         query, key, value = (
@@ -98,22 +105,24 @@ def norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, shape: ModelSha
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
-    """x / sqrt(mean(x^2) + eps) * scale over the last dim (Zhang and Sennrich 2019, arXiv:1910.07467, equation 4)."""
+    """x / sqrt(mean(x^2) + eps) * scale over the last dim (Zhang, Sennrich 2019, arXiv:1910.07467, eq. 4)."""
     wide = x.astype(jnp.float32)
     wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), -1, keepdims=True) + eps)
     return (wide * scale.astype(jnp.float32)).astype(x.dtype)
 
 
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps: float) -> jax.Array:
-    """(x - mean) / sqrt(variance + eps) * scale + bias over the last dim (Ba et al. 2016, arXiv:1607.06450)."""
+    """(x - mean) / sqrt(variance + eps) * scale + bias, last dim (Ba et al. 2016, arXiv:1607.06450)."""
     wide = x.astype(jnp.float32)
     wide = wide - jnp.mean(wide, -1, keepdims=True)
-    wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), -1, keepdims=True) + eps) * scale.astype(jnp.float32)
+    wide = (
+        wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), -1, keepdims=True) + eps) * scale.astype(jnp.float32)
+    )
     return (wide if bias is None else wide + bias.astype(jnp.float32)).astype(x.dtype)
 
 
 def rotary_angles(seq: int, width: int, theta: float) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines (seq, width / 2) of position x theta^(-2i / width) (Su et al. 2021, arXiv:2104.09864, eq. 15)."""
+    """Cosines, sines (seq, width / 2) of position x theta^(-2i / width) (Su et al., arXiv:2104.09864)."""
     frequencies = theta ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
     angles = jnp.arange(seq, dtype=jnp.float32)[:, None] * frequencies
     return jnp.cos(angles), jnp.sin(angles)
@@ -123,4 +132,6 @@ def rotate(x: jax.Array, cosine: jax.Array, sine: jax.Array) -> jax.Array:
     """Rotary positions on x (B, S, N, H); pairs are (i, i + H / 2), as Llama's published weights expect."""
     first, second = jnp.split(x.astype(jnp.float32), 2, -1)
     cosine, sine = cosine[:, None, :], sine[:, None, :]
-    return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], -1).astype(x.dtype)
+    return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], -1).astype(
+        x.dtype
+    )

@@ -1,7 +1,7 @@
 """The reference decoder: a Flax nnx module whose layers are stacked and scanned, and its functional view.
 
-Parameters are float32 by default and bear the names of their dims as Flax metadata (`out_sharding`); dims are named as in
-`workload.shape`. `loss_function` gives the same model as a pure function of a dict of arrays.
+Parameters are float32 by default and bear the names of their dims as Flax metadata (`out_sharding`); dims are
+named as in `workload.shape`. `loss_function` gives the same model as a pure function of a dict of arrays.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def parameter_dims(shape: ModelShape) -> Tree:
     Raises:
         InputError: the shape has mixture-of-experts layers or latent attention.
     """
-    for present, what in ((shape.experts, "mixture-of-experts layers"), (shape.latent_attention, "latent attention")):
+    for present, what in (
+        (shape.experts, "mixture-of-experts layers"),
+        (shape.latent_attention, "latent attention"),
+    ):
         if present is not None:
             raise InputError(f"{shape.name} is not runnable yet: the reference decoder has no {what}")
     layers = {name: ("layers", *dims) for name, dims in _block_dims(shape).items()}
@@ -84,7 +87,11 @@ def _block_dims(shape: ModelShape) -> dict[str, Names]:
         dims |= {"query_norm": ("head_dim",), "key_norm": ("head_dim",)}
     biased = [(name, dims[name][1:]) for name in ("query", "key", "value") if shape.attention_bias]
     biased += [("output", ("embed",))] if shape.output_bias else []
-    biased += [(n, dims[n][1:]) for n in ("gate", "up") if n in dims] + [("down", ("embed",))] if shape.mlp_bias else []
+    biased += (
+        [(n, dims[n][1:]) for n in ("gate", "up") if n in dims] + [("down", ("embed",))]
+        if shape.mlp_bias
+        else []
+    )
     return dims | {name + "_bias": bias for name, bias in biased}
 
 
@@ -95,7 +102,9 @@ def dim_sizes(shape: ModelShape) -> dict[str, int]:
 
 
 def _contracted(name: str) -> tuple[str, ...]:
-    return {"output": ("heads", "head_dim"), "down": ("mlp",), "embedding": (), "positions": ()}.get(name, ("embed",))
+    return {"output": ("heads", "head_dim"), "down": ("mlp",), "embedding": (), "positions": ()}.get(
+        name, ("embed",)
+    )
 
 
 def _initial(key: jax.Array, name: str, dims: Names, sizes: dict[str, int], dtype: DTypeLike) -> jax.Array:
@@ -186,10 +195,12 @@ class Decoder(nnx.Module):
         return run
 
     def loss(self, tokens: jax.Array, targets: jax.Array) -> jax.Array:
-        """Mean cross-entropy over all tokens, a float32 scalar; `targets` (B, S) are the tokens to predict."""
+        """Mean cross-entropy over all tokens, a float32 scalar; `targets` (B, S): the tokens to predict."""
         tied = self.shape.tied_embeddings
         weight = (self.embedding if tied else self.unembed)[...]
-        total = cross_entropy(tied, self.kernels.loss_chunks, self.kernels.layout)(self(tokens), weight, targets)
+        total = cross_entropy(tied, self.kernels.loss_chunks, self.kernels.layout)(
+            self(tokens), weight, targets
+        )
         return total / tokens.size
 
 
@@ -233,7 +244,9 @@ def loss_function(
         InputError: the shape is not runnable, or `seq` exceeds its learned positions.
     """
     if shape.positions == "learned" and seq > shape.max_positions:
-        raise InputError(f"seq {seq} for {shape.name}", f"at most {shape.max_positions}, its learned positions")
+        raise InputError(
+            f"seq {seq} for {shape.name}", f"at most {shape.max_positions}, its learned positions"
+        )
 
     def make(key: jax.Array) -> Decoder:
         return Decoder(

@@ -43,7 +43,7 @@ class Layout:
         return _partition_spec(_spec(self.rules, names, self.axes))
 
     def parameter_spec(self, names: Names) -> PartitionSpec:
-        """Specification of a stored parameter; norm scales and biases (one dim without `layers`) are replicated."""
+        """Specification of a stored parameter; those with one dim beside `layers` (norms) are replicated."""
         return parameter_spec(self.rules, names, self.axes)
 
     def optimizer_spec(self, names: Names) -> PartitionSpec:

@@ -43,7 +43,7 @@ def optimizer(name: str, learning_rate: float = LEARNING_RATE) -> optax.Gradient
 
 
 def leaf_dims(tree: Any, dims: Any) -> list[Names]:
-    """The dim names of every leaf of `tree`, in the order of `jax.tree.leaves`; `dims` has its structure."""
+    """The dim names of every leaf of `tree`, ordered as `jax.tree.leaves`; `dims` has its structure."""
     return jax.tree.structure(tree).flatten_up_to(dims)
 
 

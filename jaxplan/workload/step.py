@@ -52,7 +52,9 @@ class TrainStep:
         """The jitted step: shardings pinned on both sides, the state donated."""
         if self.layout is None:
             return jax.jit(self.function, donate_argnums=0)
-        state, batch = (jax.tree.map(lambda a: a.sharding, t) for t in (self.abstract_state, self.abstract_batch))
+        state, batch = (
+            jax.tree.map(lambda a: a.sharding, t) for t in (self.abstract_state, self.abstract_batch)
+        )
         replicated = self.layout.sharding(PartitionSpec())
         return jax.jit(
             self.function,
@@ -110,7 +112,13 @@ def _imposed(model: LossFunction, layout: Layout) -> Callable[[Tree, Tree], jax.
     from jaxplan.workload.impose import impose
 
     return impose(
-        model.loss, model.params, model.batch, layout.rules, layout.mesh, model.parameter_dims, model.batch_dims
+        model.loss,
+        model.params,
+        model.batch,
+        layout.rules,
+        layout.mesh,
+        model.parameter_dims,
+        model.batch_dims,
     )
 
 
@@ -133,7 +141,9 @@ class Storage:
     microbatches: Any = None
 
     @classmethod
-    def of(cls, model: LossFunction, transform: optax.GradientTransformation, layout: Layout | None) -> Storage:
+    def of(
+        cls, model: LossFunction, transform: optax.GradientTransformation, layout: Layout | None
+    ) -> Storage:
         if layout is None:
             return cls(None, None, None)
         structure = jax.tree.structure(model.params)
@@ -143,7 +153,9 @@ class Storage:
         return cls(
             structure.unflatten([layout.sharding(layout.parameter_spec(n)) for n in names]),
             structure.unflatten([layout.sharding(layout.optimizer_spec(n)) for n in names]),
-            jax.tree.structure(state).unflatten([layout.sharding(layout.optimizer_spec(n)) for n in of_state]),
+            jax.tree.structure(state).unflatten(
+                [layout.sharding(layout.optimizer_spec(n)) for n in of_state]
+            ),
             layout.sharding(layout.spec(("batch", None))),
             layout.sharding(layout.spec(MICROBATCHES)),
         )
@@ -191,7 +203,7 @@ def _step(
             value, grads = gradients(state.params, batch)
         else:
             value, grads = _accumulated(gradients, state.params, batch, microbatches, shards)
-        # with ZeRO-1 each data shard updates its slice of the parameters; the update, not the moments, is gathered
+        # ZeRO-1: each data shard updates its slice of the parameters; the update alone is gathered
         grads, params = hold(grads, shards.update), hold(state.params, shards.update)
         updates, moments = transform.update(grads, state.optimizer, params)
         updates = hold(hold(updates, shards.update), shards.params)

@@ -1,10 +1,10 @@
-"""Causal attention as one operation: forward and backward are named calls, and the residuals carry the remat tag.
+"""Causal attention as one operation: two named calls, whose residuals carry the remat tag.
 
-Shapes: query (B, S, N, H), key and value (B, S, K, H) with N a multiple of K; result (B, S, N, H); logsumexp of the
-scaled scores (B, N, S) in float32. Scores are scaled by H^-1/2 (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1).
-Only query, key, value, the result and the logsumexp are kept for the backward pass, which recomputes the scores (Dao
-et al. 2022, arXiv:2205.14135, section 3.1). The result and the logsumexp bear the tag `attention`, so that a remat policy
-that saves the tag never runs the forward kernel twice.
+Shapes: query (B, S, N, H), key and value (B, S, K, H) with N a multiple of K; result (B, S, N, H); logsumexp
+of the scaled scores (B, N, S) in float32. Scores are scaled by H^-1/2 (Vaswani et al. 2017, arXiv:1706.03762,
+section 3.2.1). Only query, key, value, the result and the logsumexp are kept for the backward pass, which
+recomputes the scores (Dao et al. 2022, arXiv:2205.14135, section 3.1). The result and the logsumexp bear the
+tag `attention`, so that a remat policy that saves the tag never runs the forward kernel twice.
 """
 
 from __future__ import annotations

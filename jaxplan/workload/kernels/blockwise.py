@@ -1,8 +1,8 @@
-"""Causal attention on any backend without a seq x seq array: one loop over the lower triangle's pairs of blocks.
+"""Causal attention on any backend without a seq x seq array: a loop over the lower triangle's blocks.
 
-Online softmax: Milakov and Gimelshein 2018 (arXiv:1805.02867, algorithm 3); blocks: Dao et al. 2022 (arXiv:2205.14135,
-algorithms 1 and 4). Grouped-query heads share their key and value without a copy.
-Work: n (n + 1) / 2 of n^2 block pairs, that is (n + 1) / n of the exact half.
+Online softmax: Milakov and Gimelshein 2018 (arXiv:1805.02867, algorithm 3); blocks: Dao et al. 2022
+(arXiv:2205.14135, algorithms 1 and 4). Grouped-query heads share their key and value without a copy. Work: n
+(n + 1) / 2 of n^2 block pairs, that is (n + 1) / n of the exact half.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-MASKED = -0.7 * float(np.finfo(np.float32).max)  # not -inf: the difference of two masked scores must be finite
+MASKED = -0.7 * float(
+    np.finfo(np.float32).max
+)  # not -inf: the difference of two masked scores must be finite
 
 
 class Blockwise:
@@ -45,7 +47,9 @@ class Blockwise:
             # written at every key block: the last one, on the diagonal, leaves the finished row
             rows_out = jnp.moveaxis(total / normalizer[..., None], 3, 1).astype(out.dtype)
             out = jax.lax.dynamic_update_slice_in_dim(out, rows_out, i * block, 1)
-            logsumexp = jax.lax.dynamic_update_slice_in_dim(logsumexp, new + jnp.log(normalizer), i * block, 3)
+            logsumexp = jax.lax.dynamic_update_slice_in_dim(
+                logsumexp, new + jnp.log(normalizer), i * block, 3
+            )
             return (out, logsumexp, total, new, normalizer), None
 
         start = (
@@ -129,7 +133,7 @@ def _dot(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _scores(query: jax.Array, key: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
-    """Scaled, causally masked scores (batch, kv heads, group, block, block) of query block i with key block j."""
+    """Scaled, causally masked scores (batch, kv heads, group, block, block) of query block i, key block j."""
     block, width = query.shape[1], query.shape[-1]
     scores = _dot("bqkgh,bskh->bkgqs", query, key) * width**-0.5
     rows = i * block + jnp.arange(block)[:, None]

@@ -1,7 +1,8 @@
-"""How a kernel is called: as a jit with a name that analysers know, and on a mesh under a fully manual shard_map.
+"""How a kernel is called: as a jit with a known name, and on a mesh under a fully manual shard_map.
 
-A kernel's devices see local arrays and say themselves what they exchange, so its collectives are known beforehand. The
-names (`jaxplan_attention_forward`, ...) let an analyser price the call as one operation instead of entering it.
+A kernel's devices see local arrays and say themselves what they exchange, so its collectives are known
+beforehand. The names (`jaxplan_attention_forward`, ...) let an analyser price the call as one operation
+instead of entering it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Causal attention on NVIDIA GPUs: cuDNN's fused kernels, forward and backward called apart.
 
-JAX's own rule for the backward kernel is called directly, so that the residuals are the caller's to keep; it is internal
-to JAX and gained arguments between 0.10 and 0.12. cuDNN wants 16-bit operands and a head width that is a multiple of 8.
+JAX's own rule for the backward kernel is called directly, so that the residuals are the caller's to keep; it
+is internal to JAX and gained arguments between 0.10 and 0.12. cuDNN wants 16-bit operands and a head width
+that is a multiple of 8.
 """
 
 from __future__ import annotations

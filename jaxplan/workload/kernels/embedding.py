@@ -1,10 +1,11 @@
 """The embedding lookup as one operation, on a mesh without ever moving the table.
 
-Left to itself XLA gathers the table, or falls back to full rematerialization on three mesh axes. Here ids travel instead:
-every device looks up all ids of its batch group in its own shard of the table (rows by vocabulary, columns by
-`embed`), a reduce-scatter over the vocabulary's axes turns that into a shard of the sequence (Shoeybi et al. 2019,
-arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2), and an all-to-all over the axes of
-`embed` turns columns into sequences. The gradient goes the same way back and stays sharded like the table.
+Left to itself XLA gathers the table, or falls back to full rematerialization on three mesh axes. Here ids
+travel instead: every device looks up all ids of its batch group in its own shard of the table (rows by
+vocabulary, columns by `embed`), a reduce-scatter over the vocabulary's axes turns that into a shard of the
+sequence (Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section
+4.2.2), and an all-to-all over the axes of `embed` turns columns into sequences. The gradient goes the same
+way back and stays sharded like the table.
 """
 
 from __future__ import annotations
@@ -41,13 +42,19 @@ def lookup(dtype: DTypeLike, layout: Layout | None = None) -> Lookup:
         forward = named("embed_forward", plain)
     else:
         forward = named(
-            "embed_forward", lambda t, i: shards.forward(t, i, dtype), layout, (shards.table, shards.ids), shards.stream
+            "embed_forward",
+            lambda t, i: shards.forward(t, i, dtype),
+            layout,
+            (shards.table, shards.ids),
+            shards.stream,
         )
 
     def backward(table: jax.Array) -> Callable[[jax.Array, jax.Array], jax.Array]:
         rows, width, kind = table.shape[0], table.shape[1], table.dtype
         if shards is None:
-            return named("embed_backward", lambda ids, dx: jnp.zeros((rows, width), kind).at[ids].add(dx.astype(kind)))
+            return named(
+                "embed_backward", lambda ids, dx: jnp.zeros((rows, width), kind).at[ids].add(dx.astype(kind))
+            )
         local = rows // shards.size(shards.vocab_axes)
         return named(
             "embed_backward",
@@ -84,7 +91,9 @@ class _Shards:
         self.seq_axes = layout.axes_of("seq", STREAM)
         self.data_axes = tuple(a for a in layout.axes_of("batch", STREAM) if a not in self.embed_axes)
         if self.seq_axes and self.seq_axes != self.vocab_axes:
-            raise ValueError(f"seq must be sharded like vocab ({self.vocab_axes}) or not at all, got {self.seq_axes}")
+            raise ValueError(
+                f"seq must be sharded like vocab ({self.vocab_axes}) or not at all, got {self.seq_axes}"
+            )
 
     def local_rows(self, ids: jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
         """Ids of the whole `embed` group as rows of the local table shard, and which of them lie in it."""

@@ -1,11 +1,11 @@
-"""Softmax cross-entropy with the output projection as one operation: logits exist for one part of the vocabulary at a time.
+"""Softmax cross-entropy with the output projection as one operation, one part of the vocabulary at a time.
 
-Each device holds a shard of the vocabulary and exchanges only the maximum and the sum of every token (Shoeybi et al. 2019,
-arXiv:1909.08053, section 3). It goes through its shard in chunks: a chunk's weight is gathered over the axes of `embed`
-in the compute dtype, its logits update a running maximum and sum (Milakov and Gimelshein 2018, arXiv:1805.02867), and in
-the backward pass its logits are made again and its weight gradient, complete at once, is reduced and scattered. So
-neither the logits, nor the whole gathered weight, nor its whole gradient ever exist. Arithmetic of the softmax and the
-sum of x's gradient are float32.
+Each device holds a shard of the vocabulary and exchanges only the maximum and the sum of every token (Shoeybi
+et al. 2019, arXiv:1909.08053, section 3). It goes through its shard in chunks: a chunk's weight is gathered
+over the axes of `embed` in the compute dtype, its logits update a running maximum and sum (Milakov and
+Gimelshein 2018, arXiv:1805.02867), and in the backward pass its logits are made again and its weight
+gradient, complete at once, is reduced and scattered. So neither the logits, nor the whole gathered weight,
+nor its whole gradient ever exist. Arithmetic of the softmax and the sum of x's gradient are float32.
 """
 
 from __future__ import annotations
@@ -124,7 +124,10 @@ class _Shards:
             dx = dx + jnp.einsum(back, d_logits, w, preferred_element_type=jnp.float32)
             operands = ("bsv,bsd->vd", d_logits, x) if self.tied else ("bsd,bsv->dv", x, d_logits)
             part = self.scattered(jnp.einsum(*operands)).astype(weight.dtype)
-            return (dx, lax.dynamic_update_slice_in_dim(dw, part, index * self.width(weight), self.vocab_dim)), None
+            return (
+                dx,
+                lax.dynamic_update_slice_in_dim(dw, part, index * self.width(weight), self.vocab_dim),
+            ), None
 
         start = jnp.zeros(x.shape, jnp.float32), jnp.zeros_like(weight)
         (dx, dw), _ = lax.scan(chunk, start, jnp.arange(self.count(weight)))
@@ -153,7 +156,9 @@ class _Shards:
 
     def part(self, weight: jax.Array, index: jax.Array) -> jax.Array:
         """One chunk of the local weight."""
-        return lax.dynamic_slice_in_dim(weight, index * self.width(weight), self.width(weight), self.vocab_dim)
+        return lax.dynamic_slice_in_dim(
+            weight, index * self.width(weight), self.width(weight), self.vocab_dim
+        )
 
     def gathered(self, weight: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """A chunk's weight with its whole `embed` dim, cast before it travels."""

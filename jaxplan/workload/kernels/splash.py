@@ -1,7 +1,7 @@
-"""Causal attention on TPU: the Pallas splash kernel that ships with JAX, its forward and fused backward called apart.
+"""Causal attention on TPU: JAX's Pallas splash kernel, its forward and fused backward called apart.
 
-The kernel module's own custom_vjp would hide the residuals, so its two halves are called directly. They are internal to
-JAX's kernel module; jax 0.10 and 0.12 have the same ones.
+The kernel module's own custom_vjp would hide the residuals, so its two halves are called directly. They are
+internal to JAX's kernel module; jax 0.10 and 0.12 have the same ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import jax
 import jax.numpy as jnp
 
 LANES = 128  # width of a TPU vector register: blocks are multiples of it
-LARGEST_BLOCK = 1024  # chosen: at 1024 x 1024 a block's scores and operands fit v5e's default 16 MiB of scoped VMEM
+LARGEST_BLOCK = (
+    1024  # chosen: its scores and operands fit v5e's default 16 MiB of scoped VMEM
+)
 
 
 class Splash:
