@@ -152,25 +152,30 @@ def _place(machine: Machine, items: tuple[tuple[str, int], ...]) -> Placement:
     ranked = sorted(sizes, key=_rank(tuple(sizes)))
     live = [axis for axis in ranked if sizes[axis] > 1]
     ones = (1,) * len(lengths(machine))
-    best: tuple[tuple, Placement] | None = None
+    fewest, kept = math.inf, []
     for chosen in _assignments(tuple(sizes[axis] for axis in live), lengths(machine)):
-        factors = dict.fromkeys(sizes, ones) | dict(zip(live, chosen, strict=True))
-        candidate = Placement(machine, sizes, factors)
-        score = _score(candidate, live)
-        if best is None or score > best[0]:
-            best = (score, candidate)
-    if best is None:
+        splits = _splits(machine, chosen)
+        if splits < fewest:
+            fewest, kept = splits, []
+        if splits == fewest:
+            kept.append(dict.fromkeys(sizes, ones) | dict(zip(live, chosen, strict=True)))
+    if not kept:
         shape = "x".join(map(str, lengths(machine)))
         raise ValueError(f"mesh {sizes} cannot be made of the factors of {machine.name} (levels {shape})")
-    return best[1]
+    candidates = [Placement(machine, sizes, factors) for factors in kept]
+    return max(candidates, key=lambda placed: _score(placed, live)) if len(candidates) > 1 else candidates[0]
+
+
+def _splits(machine: Machine, chosen: tuple[tuple[int, ...], ...]) -> int:
+    """How often a torus axis is cut between mesh axes."""
+    torus = range(1, 1 + len(machine.shape)) if machine.kind == "tpu" else ()
+    shared = (sum(factors[level] > 1 for factors in chosen) for level in torus)
+    return sum(n - 1 for n in shared if n > 1)
 
 
 def _score(candidate: Placement, live: list[str]) -> tuple:
-    torus = range(1, len(lengths(candidate.machine))) if candidate.machine.kind == "tpu" else ()
-    shared = [sum(candidate.factors[axis][level] > 1 for axis in live) for level in torus]
     found = [candidate.links((axis,)) for axis in live]
     return (
-        -sum(n - 1 for n in shared if n > 1),
         tuple((links.bytes_per_s, not links.crosses_network) for links in found),
         tuple(-links.latency_s for links in found),
     )

@@ -8,10 +8,11 @@ chip of a ring through two: line `link`, closed ring `2 link`. Stretches over se
 at once and add up. A stretch of stride s shares its links with s interleaved groups: `link / s`, `2 link / s`
 where the sub-ring closes; it is gathered first, one after the other, while the data is small.
 
-Two tiers (devices of a chip inside, torus outside; NVLink domain inside, network outside). A group of n = d h has d
-members inside each of h tiers, whose outer links all work for it: d times the outer rate of one device, capped by the
-inner rate. That is what rings through all members reach (32 B200 over 4 hosts: 95% of it, where a hierarchical
-algorithm could do (n - 1) / n to (h - 1) / h better; stas00/ml-engineering, network/README.md).
+Two tiers (devices of a chip inside, torus outside; NVLink domain inside, network outside). A group of n = d h
+has d members inside each of h tiers, whose outer links all work for it: d times the outer rate of one device,
+capped by the inner rate. That is what rings through all members reach (32 B200 over 4 hosts: 95% of it, where
+a hierarchical algorithm could do (n - 1) / n to (h - 1) / h better; stas00/ml-engineering,
+network/README.md).
 
 All-to-all by bisection (Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication
 operations in MPICH", section 3.3, for the bound; the torus cut as in the scaling book): of a stretch of f

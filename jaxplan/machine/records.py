@@ -61,7 +61,6 @@ class MachineFile(Record):
     max_chips: int = 0
     topology_prefix: str = ""
     topology_options: Mapping[str, Any] = {}
-    libtpu_host_shape: tuple[int, ...] = ()
     chips_per_count: float = 1.0
     count_prefixes: tuple[str, ...] = ()
     dcn_bytes_per_s_per_host: Figure

@@ -97,8 +97,9 @@ def _bus_bytes_per_s(kind, nbytes, links):
     return passes * (links.size - 1) / links.size * nbytes / seconds(kind, nbytes, links.achieved())
 
 
-# stas00/ml-engineering, network/README.md @744d01e, tables of measured collectives. The rate of one large row and
-# the latency of one small row a chip are in the catalogue; every other row is a prediction. Last: the tolerance.
+# stas00/ml-engineering, network/README.md @744d01e, tables of measured collectives. The rate of one large row
+# and the latency of one small row a chip are in the catalogue; the others are predictions. Last: the
+# tolerance.
 MEASURED = [
     ("1x8", "a100-80", "all-reduce", 16384 * MIB, 234.89, 0.01),
     ("1x8", "h200", "all-gather", 16384 * MIB, 361.4, 0.01),

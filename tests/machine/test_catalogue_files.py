@@ -1,0 +1,127 @@
+"""The catalogue's own files, and what happens with a user's bad ones."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from jaxplan.errors import InputError
+from jaxplan.machine import catalogue, files
+from jaxplan.machine.files import Figure
+
+DATE = re.compile(r"\[20\d\d-\d\d(-\d\d)?\]$")
+
+
+@pytest.mark.parametrize("chip", catalogue.chips(), ids=lambda c: c.id)
+def test_every_figure_of_a_chip_has_a_source_and_a_date(chip):
+    figures = {"hbm_bytes", "hbm_usable_bytes", "hbm_bytes_per_s", "link_bytes_per_s"}
+    figures |= {f"matmul_flops_per_s.{k}" for k in chip.matmul_flops_per_s} | {
+        f"measured.{k}" for k in chip.measured
+    }
+    assert figures <= set(chip.sources)
+    for name, source in chip.sources.items():
+        assert DATE.search(source) and len(source) > 12, (name, source)
+
+
+@pytest.mark.parametrize("family", catalogue.families(), ids=lambda f: f.id)
+def test_every_figure_of_a_machine_has_a_source_and_a_date(family):
+    assert "dcn_bytes_per_s_per_host" in family.sources
+    for flag in family.fixed["compiler_flags"]:
+        assert f"compiler_flags.{flag}" in family.sources
+    for name, source in family.sources.items():
+        assert DATE.search(source), (name, source)
+
+
+def test_the_chips_that_were_promised():
+    promised = "v4 v5e v5p v6e tpu7x", "a100-40 a100-80 h100 h200 b200 gb200 mi300x"
+    promised = " ".join(promised).split()
+    assert {c.id for c in catalogue.chips()} == set(promised)
+    assert {f.chip.id for f in catalogue.families() if f.default} == set(promised)
+
+
+def test_a_name_means_one_chip():
+    names = [name for chip in catalogue.chips() for name in (chip.id, *chip.aliases)]
+    assert len(names) == len(set(names))
+    aliases = {
+        "h100-sxm": "h100",
+        "trillium": "v6e",
+        "Ironwood": "tpu7x",
+        "v5litepod": "v5e",
+        "A100": "a100-80",
+    }
+    for alias, id in aliases.items():
+        assert catalogue.chip(alias).id == id
+
+
+@pytest.mark.parametrize("chip", [c for c in catalogue.chips() if c.kind == "tpu"], ids=lambda c: c.id)
+def test_array_times_clock_is_the_peak(chip):
+    """The compiler counts cycles; this clock must turn them into the data sheet's peak."""
+    peak = chip.clock_hz * chip.matmul_flops_per_cycle * chip.devices_per_chip
+    assert peak == pytest.approx(chip.flops_per_s("bfloat16"), rel=2.5e-3)  # v5e: 196.6
+
+
+def test_units():
+    assert Figure(value=2, unit="GB/s", source="x", date="2026-11").si == 2e9
+    assert Figure(value=2, unit="GiB", source="x", date="2026-11").si == 2**31
+    assert Figure(value=2, unit="us", source="x", date="2026-11").si == 2e-6
+
+
+def _copy(tmp_path, name, old, new):
+    text = (files.folder("meshes/chips") / f"{name}.toml").read_text()
+    assert old in text
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(old, new, 1))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('id = "h100"', "", ["key id is missing"]),
+        ('kind = "gpu"', 'kind = "fpga"', ["key kind is 'fpga'", "tpu"]),
+        ('unit = "GB"', 'unit = "GB/h"', ["key figures.hbm_bytes.unit", "GB/s"]),
+        ("links = 1", "lnks = 1", ["key lnks is not known"]),
+        ("links = 1", "links = ", ["not valid TOML"]),
+        ("core_count = 132", "core_count = -1", ["core_count must be positive"]),
+        ("hbm_bytes_per_s", "hbm_bytes_a_s", ["hbm_bytes_a_s"]),
+        ('source = "', 'sauce = "', ["source is missing"]),
+    ],
+)
+def test_a_bad_file_is_one_message(tmp_path, old, new, words):
+    path = _copy(tmp_path, "h100", old, new)
+    with pytest.raises(InputError) as error:
+        catalogue.chip(path)
+    assert path in str(error.value)
+    for word in words:
+        assert word in str(error.value), str(error.value)
+
+
+def test_no_such_file():
+    with pytest.raises(InputError, match=r"cannot read .*nowhere\.toml: No such file"):
+        catalogue.chip("nowhere.toml")
+
+
+def test_a_users_own_chip_and_machine(tmp_path):
+    chip = _copy(tmp_path, "h100", "value = 3350", "value = 2400")
+    machine = catalogue.machine("2x8", chip)
+    assert machine.chip.hbm_bytes_per_s == 2400e9 and machine.chips == 16
+    family = (
+        (files.folder("meshes/machines") / "dgx-h100.toml").read_text().replace('"h100"', '"./mine.toml"')
+    )
+    (tmp_path / "cluster.toml").write_text(family)
+    mine = catalogue.machine("4x8", None, str(tmp_path / "cluster.toml"))
+    assert mine.chip.hbm_bytes_per_s == 2400e9 and mine.chips == 32
+
+
+def test_neither_jax_nor_flax_is_imported():
+    code = (
+        "import sys\n"
+        "from jaxplan.machine import catalogue\n"
+        "from jaxplan.machine.placement import place\n"
+        "from jaxplan.cli.catalog import rows\n"
+        "place(catalogue.machine('8x16'), {'data': 1, 'fsdp': 16, 'tensor': 8}).links('fsdp')\n"
+        "rows('models')\n"
+        "print([m for m in ('jax', 'jaxlib', 'flax', 'optax') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
