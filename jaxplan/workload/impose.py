@@ -150,8 +150,8 @@ class _Emitter:
             return self.scan(equation, arguments, path)
         if name == "cond":
             return self.cond(equation, arguments, path)
-        if name == "gather":
-            arguments[0] = self.table(arguments[0], path)
+        if name == "gather" and path in self.layout.recorder.tables:
+            return self.lookup(equation, arguments, path)
         results = bind(equation, arguments)
         return self.constrained(results, path) if name in ANCHORS else results
 
@@ -202,18 +202,17 @@ class _Emitter:
             for result, shape in zip(results, shapes, strict=False)
         ]
 
-    def table(self, table: Any, path: Path) -> Any:
-        """A floating-point table gathered before its lookup; its gradient returns to where the table is stored."""
-        found = self.layout.recorder.tables.get(path)
-        if (
-            found is None
-            or not jnp.issubdtype(table.dtype, jnp.floating)
-            or self.layout.is_activation(found[0])
-        ):
-            return table
-        stored, whole = found
+    def lookup(self, equation: Any, arguments: list[Any], path: Path) -> list[Any]:
+        """A lookup that runs where its table lies, the table's rows whole; results move to their layout afterwards."""
+        table, whole = self.layout.recorder.tables[path]
         atoms = self.layout.recorder.atoms
-        return _gathered(table, self.layout.sharding(stored, atoms.flat(whole)), self.layout.sharding(stored))
+        if not jnp.issubdtype(arguments[0].dtype, jnp.floating) or self.layout.is_activation(table):
+            return self.constrained(bind(equation, arguments), path)
+        context = atoms.flat(whole)
+        read, stored = self.layout.sharding(table, context), self.layout.sharding(table)
+        results = bind(equation, [_gathered(arguments[0], read, stored), *arguments[1:]])
+        made = self.layout.sharding(self.layout.recorder.outputs[path][0], context)
+        return self.constrained([jax.lax.with_sharding_constraint(results[0], made)], path)
 
 
 def _gathered(table: jax.Array, read: NamedSharding, stored: NamedSharding) -> jax.Array:
@@ -226,7 +225,9 @@ def _gathered(table: jax.Array, read: NamedSharding, stored: NamedSharding) -> j
         return plain(table), None
 
     def backward(_: None, cotangent: jax.Array) -> tuple[jax.Array]:
-        return (jax.lax.with_sharding_constraint(cotangent, stored),)
+        # first reduced where the lookup ran, then scattered: left alone XLA moves the tokens to the table instead
+        reduced = jax.lax.with_sharding_constraint(cotangent, read)
+        return (jax.lax.with_sharding_constraint(reduced, stored),)
 
     gather = jax.custom_vjp(plain)
     gather.defvjp(forward, backward)

@@ -122,7 +122,7 @@ def scan(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[A
         results = walk(recorder, body, [*operands[:constants], *carried, *slices])
     for before, after in zip(carried, results[:carries], strict=True):
         recorder.unify(before.shape, after.shape)
-    recorder.roots.update(array.value for array in results if array.value is not None)
+    _keep(recorder, [*operands[constants:], *results])
 
     out = [
         recorder.add_value(variable.aval, array.shape)
@@ -136,6 +136,11 @@ def scan(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[A
                 recorder.layered.add(whole.value)
         out.append(whole)
     return out
+
+
+def _keep(recorder: Recorder, arrays: Sequence[Array]) -> None:
+    """What enters or leaves a loop under another value's number is needed, though no operation is seen to read it."""
+    recorder.roots.update(array.value for array in arrays if array.value is not None)
 
 
 def _is_layered(recorder: Recorder, array: Array) -> bool:
@@ -167,7 +172,7 @@ def while_loop(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> 
     with recorder.at(replace(place, scope=(*place.scope, LOOP))):
         results = walk(recorder, open_jaxpr(params["body_jaxpr"]), operands[skipped:])
     carried = operands[skipped + constants :]
-    recorder.roots.update(array.value for array in results if array.value is not None)
+    _keep(recorder, [*carried, *results])
     for before, after in zip(carried, results, strict=True):
         recorder.unify(before.shape, after.shape)
     return [
