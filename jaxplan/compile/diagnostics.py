@@ -34,15 +34,15 @@ _REMATERIALIZATION = re.compile(
 )
 _TILES = re.compile(r"devices=\[([\d,]+)\]")
 _MESH = re.compile(r"mesh\[([^\]]*)\]\s*,?\s*\[(.*)\]")
-_HBM_REFUSALS = (
-    re.compile(
-        r"required for HLO temporaries \((?P<used>[\d.]+[KMGT]?)\) exceeds available HBM \((?P<has>[\d.]+[KMGT]?)\)"
-    ),
-    re.compile(r"memory space hbm\. Used (?P<used>[\d.]+[KMGT]?) of (?P<has>[\d.]+[KMGT]?) hbm"),
+_USED_OF_HAS = r"(?P<used>[\d.]+[KMGT]?){}(?P<has>[\d.]+[KMGT]?)"
+_HBM_REFUSALS = tuple(
+    re.compile(before + _USED_OF_HAS.format(between))
+    for before, between in (
+        (r"required for HLO temporaries \(", r"\) exceeds available HBM \("),
+        (r"memory space hbm\. Used ", " of "),
+    )
 )
-_VMEM_REFUSAL = re.compile(
-    r"Scoped allocation with size (?P<used>[\d.]+[KMGT]?) and limit (?P<has>[\d.]+[KMGT]?) exceeded scoped vmem"
-)
+_VMEM_REFUSAL = re.compile("Scoped allocation with size " + _USED_OF_HAS.format(" and limit "))
 _GPU_REFUSAL = re.compile(r"Out of memory while trying to allocate (?P<used>\d+)(?: bytes)?")
 _UNITS = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB}
 _CHECK_FAILED = re.compile(r"^F\d{4} .*?\] (.*)$", re.M)
@@ -88,7 +88,8 @@ def _rematerializations(stderr: str) -> Iterator[Finding]:
         file, line = _quoted(text, "source_file"), re.search(r"source_line=(\d+)", text)
         yield Finding(
             FULL_REMATERIALIZATION,
-            f"the partitioner replicates the whole tensor of {operation}{size} to go from {source} to {target}",
+            f"the partitioner replicates the whole tensor of {operation}{size} "
+            f"to go from {source} to {target}",
             operation,
             nbytes,
             from_sharding=source,
@@ -103,9 +104,7 @@ def _quoted(text: str, key: str) -> str:
 
 
 def _whole_bytes(shape: str, sharding: str) -> int | None:
-    """Bytes of the whole tensor: the message prints one device's part of it, under the sharding that it
-    has.
-    """
+    """Bytes of the whole tensor; the message prints one device's part under `sharding`."""
     arrays = shapes_of(shape)
     tiles = _tiles(sharding)
     return sum(array.nbytes for array in arrays) * tiles if arrays and tiles else None
@@ -146,7 +145,8 @@ def refusal(message: str) -> Finding:
         )
         return Finding(
             OUT_OF_VMEM,
-            f"a kernel needs more on-chip memory than its limit{sizes}: smaller blocks, or xla_tpu_scoped_vmem_limit_kib",
+            f"a kernel needs more on-chip memory than its limit{sizes}: "
+            "use smaller blocks or raise xla_tpu_scoped_vmem_limit_kib",
             nbytes=used,
             available_bytes=has,
         )
@@ -159,8 +159,8 @@ def refusal(message: str) -> Finding:
     if "libtpu" in message and "lockfile" in message:
         return Finding(
             LOCKED,
-            "another process holds the TPU compiler's lock: set ALLOW_MULTIPLE_LIBTPU_LOAD=1 before jax is
-            imported",
+            "another process holds the TPU compiler's lock: "
+            "set ALLOW_MULTIPLE_LIBTPU_LOAD=1 before jax is imported",
         )
     return Finding(REFUSED, _first_line(message))
 

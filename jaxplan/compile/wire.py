@@ -1,6 +1,4 @@
-"""The wire format of protocol buffers, read with no schema compiler
-(protobuf.dev/programming-guides/encoding).
-"""
+"""Protocol buffers read without a schema compiler (protobuf.dev/programming-guides/encoding)."""
 
 from __future__ import annotations
 
