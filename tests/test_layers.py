@@ -85,7 +85,7 @@ def test_there_is_something_to_check() -> None:
     assert unit_of("workload.decoder") == "workload"
     assert rank_of("workload.shape") < rank_of("plan") < rank_of("workload") < rank_of("cli")
     lazy = ast.parse(
-        "import numpy\ndef f():\n    import jax\nclass A:\n    import flax\nif TYPE_CHECKING:\n    import optax"
+        "import numpy\ndef f():\n  import jax\nclass A:\n  import flax\nif TYPE_CHECKING:\n  import optax"
     )
     assert sorted(name for node in at_import(lazy) for name in imports(node)) == ["flax", "numpy"]
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import jaxplan
 
-PUBLIC = "InputError JaxplanError LoadedPlan MissingError Plan PlanRecord PlanWarning VerdictError __version__ load"
+PUBLIC = """
+InputError JaxplanError LoadedPlan MissingError Plan PlanRecord PlanWarning VerdictError __version__ load
+"""
 
 
 def test_public_names() -> None:
