@@ -40,9 +40,13 @@ def rate(kind: str, links: Links) -> float:
     """
     if kind not in KINDS:
         raise ValueError(f"collective must be one of {', '.join(KINDS)}, got {kind!r}")
-    if kind == "all-to-all":
-        return links.all_to_all_bytes_per_s
-    return links.permute_bytes_per_s if kind == "collective-permute" else links.bytes_per_s
+    return {
+        "all-gather": links.all_gather_bytes_per_s,
+        "reduce-scatter": links.reduce_scatter_bytes_per_s,
+        "all-reduce": links.bytes_per_s,
+        "all-to-all": links.all_to_all_bytes_per_s,
+        "collective-permute": links.permute_bytes_per_s,
+    }[kind]
 
 
 def moved(kind: str, nbytes: ArrayLike, size: int) -> NDArray[np.float64]:

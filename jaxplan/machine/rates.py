@@ -8,6 +8,10 @@ chip of a ring through two: line `link`, closed ring `2 link`. Stretches over se
 at once and add up. A stretch of stride s shares its links with s interleaved groups: `link / s`, `2 link / s`
 where the sub-ring closes; it is gathered first, one after the other, while the data is small.
 
+Over several torus axes the compiler's all-reduce uses every link, its all-gather and reduce-scatter often a
+single ring through the whole group: two links a chip (`gathers_on_all_axes`, `scatters_on_all_axes`: read from
+the HLO of libtpu 0.0.42.1, jax 0.10.2).
+
 Two tiers (devices of a chip inside, torus outside; NVLink domain inside, network outside). A group of n = d h
 has d members inside each of h tiers, whose outer links all work for it: d times the outer rate of one device,
 capped by the inner rate. That is what rings through all members reach (32 B200 over 4 hosts: 95% of it, where
@@ -68,30 +72,80 @@ def two_tier_rate(inside: int, outside: int, inner_rate: float, outer_rate: floa
     return crossing if inside == 1 else min(inner_rate, crossing)
 
 
+Stretch = tuple[Segment, bool]  # with whether it closes into a ring
+
+
 def _torus(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
     chip, wraps = machine.chip, machine.wraps
     inside, outside = _size(segments[0]), math.prod(_size(level) for level in segments[1:])
     share = chip.devices_per_chip  # devices that share the links of one chip
     flat = [(s, s.closes(wrap)) for level, wrap in zip(segments[1:], wraps, strict=True) for s in level]
     on_chip = chip.on_chip_bytes_per_s or math.inf
-    outer = torus_rate(flat, chip.link_bytes_per_s) / share if flat else math.inf
+    every = torus_rate(flat, chip.link_bytes_per_s) if flat else math.inf
+    # an all-reduce and a slice do a reduce-scatter at half its rate: never less than that
+    ring = max(min(every, 2 * chip.link_bytes_per_s), every / 2)
+    gather = every if gathers_on_all_axes(machine, flat) else ring
+    scatter = every if scatters_on_all_axes(machine, flat) else ring
     n = inside * outside
-    cross = max(
-        (s.size * s.stride * share / (4 * (2 if ring else 1) * chip.link_bytes_per_s) for s, ring in flat),
-        default=0,
-    )
-    exchange = max(cross, (inside - 1) / n / on_chip)
-    slowest = max((s.stride for s, _ in flat), default=0)
-    neighbour = chip.link_bytes_per_s * inside / (slowest * share) if flat else math.inf
     hops = sum((s.size // 2 if ring else s.size - 1) * s.stride for s, ring in flat) + (inside > 1)
     return Links(
         size=n,
-        bytes_per_s=two_tier_rate(inside, outside, on_chip, outer),
-        all_to_all_bytes_per_s=(n - 1) / n / exchange,
-        permute_bytes_per_s=min(neighbour, on_chip if inside > 1 else math.inf),
+        bytes_per_s=two_tier_rate(inside, outside, on_chip, every / share),
+        all_gather_bytes_per_s=two_tier_rate(inside, outside, on_chip, gather / share),
+        reduce_scatter_bytes_per_s=two_tier_rate(inside, outside, on_chip, scatter / share),
+        all_to_all_bytes_per_s=_torus_exchange(machine, flat, inside, n),
+        permute_bytes_per_s=_torus_neighbour(machine, flat, inside),
         latency_s=chip.launch_latency_s + hops * chip.hop_latency_s,
         fraction=chip.collective_fraction,
         medium=_torus_words(segments, wraps),
+    )
+
+
+def gathers_on_all_axes(machine: Machine, stretches: list[Stretch]) -> bool:
+    """Whether an all-gather uses the links of every torus axis at once.
+
+    Over one axis; over a whole torus of three closed axes; always on tpu7x, whose SparseCores gather axis by
+    axis.
+    """
+    if len(stretches) < 2 or machine.chip.devices_per_chip > 1:
+        return True
+    return _whole(machine, stretches) and len(stretches) == 3 and all(closed for _, closed in stretches)
+
+
+def scatters_on_all_axes(machine: Machine, stretches: list[Stretch]) -> bool:
+    """Whether a reduce-scatter does.
+
+    Over one axis; over a whole slice whose axes are all closed or all open; never over several axes on tpu7x.
+    """
+    if len(stretches) < 2:
+        return True
+    alike = len({closed for _, closed in stretches}) == 1
+    return machine.chip.devices_per_chip == 1 and alike and _whole(machine, stretches)
+
+
+def _whole(machine: Machine, stretches: list[Stretch]) -> bool:
+    return math.prod(s.size for s, _ in stretches) == machine.chips
+
+
+def _torus_exchange(machine: Machine, stretches: list[Stretch], inside: int, size: int) -> float:
+    """All-to-all by the fullest cut of any axis, or by what the devices of a chip swap."""
+    chip = machine.chip
+    cuts = [
+        s.size * s.stride * chip.devices_per_chip / (4 * (2 if ring else 1) * chip.link_bytes_per_s)
+        for s, ring in stretches
+    ]
+    if inside > 1:
+        cuts.append((inside - 1) / size / chip.on_chip_bytes_per_s)
+    return (size - 1) / size / max(cuts)
+
+
+def _torus_neighbour(machine: Machine, stretches: list[Stretch], inside: int) -> float:
+    """A message to the next member: one of a chip's members sends off it; strides share links."""
+    chip = machine.chip
+    inner = chip.on_chip_bytes_per_s if inside > 1 else math.inf
+    slowest = max((s.stride for s, _ in stretches), default=0)
+    return (
+        min(inner, chip.link_bytes_per_s * inside / (slowest * chip.devices_per_chip)) if stretches else inner
     )
 
 

@@ -137,14 +137,12 @@ class Machine:
 
     def describe(self) -> str:
         """The machine in one line, as `search` prints it."""
-        size = f"{self.chips} chips, {format_bytes(self.chip.hbm_bytes)} each"
+        size = f"{self.chips} chip{'s' if self.chips > 1 else ''}, {format_bytes(self.chip.hbm_bytes)} each"
         shape = "x".join(map(str, self.shape))
         hosts = f"{self.hosts} host{'s' if self.hosts > 1 else ''}"
         if self.chip.kind == "tpu":
-            words = [
-                f"{n} {'wraps' if wraps else 'does not'}"
-                for n, wraps in zip(self.shape, self.wraps, strict=True)
-            ]
+            sides = sorted(zip(self.wraps, self.shape, strict=True), reverse=True)
+            words = [f"{n} {'wraps' if wraps else 'does not'}" for wraps, n in sides]
             torus = f"ICI {'torus' if any(self.wraps) else 'mesh'} ({', '.join(dict.fromkeys(words))})"
             return f"{self.chip.name} {shape}: {size}, {torus}, {hosts}"
         domain = "one domain" if self.domain_chips == self.chips else f"domains of {self.domain_chips}"

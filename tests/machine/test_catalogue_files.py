@@ -80,7 +80,7 @@ def _copy(tmp_path, name, old, new):
     [
         ('id = "h100"', "", ["key id is missing"]),
         ('kind = "gpu"', 'kind = "fpga"', ["key kind is 'fpga'", "tpu"]),
-        ('unit = "GB"', 'unit = "GB/h"', ["key figures.hbm_bytes.unit", "GB/s"]),
+        ('unit = "GiB"', 'unit = "GB/h"', ["key figures.hbm_bytes.unit", "GB/s"]),
         ("links = 1", "lnks = 1", ["key lnks is not known"]),
         ("links = 1", "links = ", ["not valid TOML"]),
         ("core_count = 132", "core_count = -1", ["core_count must be positive"]),

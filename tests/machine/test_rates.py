@@ -123,3 +123,12 @@ def test_a_full_mesh_gives_a_pair_one_link():
     # MI300X: 7 xGMI links of 64 GB/s, one to each peer (data sheet)
     assert links("1x8", "mi300x", "tensor", fsdp=4, tensor=2).bytes_per_s == 64e9
     assert links("1x8", "mi300x", "tensor", tensor=8).bytes_per_s == 7 * 64e9
+
+
+def test_gathers_that_are_one_ring():
+    """Where the compiler gathers by one ring through both axes, two links a chip work, not three."""
+    both = links("8x16", "v5e", "fsdp", fsdp=128)
+    assert both.bytes_per_s == pytest.approx(3 * LINK)
+    assert both.all_gather_bytes_per_s == both.reduce_scatter_bytes_per_s == pytest.approx(2 * LINK)
+    cube = links("4x4x8", "v5p", "fsdp", fsdp=128)
+    assert cube.all_gather_bytes_per_s == cube.bytes_per_s == pytest.approx(6 * 90e9)

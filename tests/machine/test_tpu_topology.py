@@ -7,7 +7,8 @@ import pytest
 from compilers import needs, run
 
 from jaxplan.machine import catalogue
-from jaxplan.machine.placement import coordinates
+from jaxplan.machine.placement import coordinates, place
+from jaxplan.machine.rates import gathers_on_all_axes, scatters_on_all_axes
 
 SLICES = [("4x8", "v5e"), ("16x8", "v5e"), ("1x1", "v5e"), ("2x4", "v6e"), ("4x4x8", "v5p"), ("2x4x4", "v5p")]
 SLICES += [("4x4x4", "tpu7x"), ("2x2x1", "tpu7x"), ("4x4x4", "v4")]
@@ -69,3 +70,50 @@ def test_usable_memory_is_the_compilers_limit(chip):
     assert limit, message[:500]
     # printed with two decimals of a GiB
     assert math.isclose(float(limit[1]), machine.device_hbm_bytes / 2**30, abs_tol=0.005)
+
+
+ALGORITHMS = """
+import re
+import numpy as np, jax, jax.numpy as jnp
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+name, options, order, kind = argument
+devices = topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
+devices = np.array(sorted(devices, key=lambda d: d.id), dtype=object)
+mesh = Mesh(devices[np.array(order)], ("data", "fsdp", "tensor"))
+rows = P("fsdp", None)
+def abstract(shape, spec):
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+if kind == "all-gather":
+    function, x, out = (lambda x: x), abstract((8192, 4096), rows), P()
+else:
+    function, x, out = (lambda x: jnp.sum(x, 0)), abstract((256, 8192, 4096), P("fsdp", None, None)), rows
+text = jax.jit(function, out_shardings=NamedSharding(mesh, out)).lower(x).compile().as_text()
+print(json.dumps(re.findall(r'collective_algorithm_config":(.{0,300})', text)[:1]))
+"""
+
+
+@pytest.mark.compiler
+@needs("libtpu")
+@pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter"])
+@pytest.mark.parametrize(
+    ("mesh", "chip", "sizes"),
+    [
+        ("8x16", "v5e", (1, 128, 1)),
+        ("16x16", "v5e", (1, 256, 1)),
+        ("4x4x8", "v5p", (1, 128, 1)),
+        ("4x4x8", "v5p", (1, 32, 4)),
+        ("2x4x4", "v5p", (1, 32, 1)),
+    ],
+)
+def test_which_collectives_use_all_axes(mesh, chip, sizes, kind):
+    """The compiler names its algorithm: several colours (one an axis), or one ring through the group."""
+    machine = catalogue.machine(mesh, chip)
+    placed = place(machine, dict(zip(("data", "fsdp", "tensor"), sizes, strict=True)))
+    argument = [machine.topology_name, dict(machine.topology_options), placed.order.tolist(), kind]
+    algorithm = run(ALGORITHMS, argument)[0]
+    levels = zip(placed.segments(("fsdp",))[1:], machine.wraps, strict=True)
+    stretches = [(s, s.closes(wraps)) for level, wraps in levels for s in level]
+    says = gathers_on_all_axes if kind == "all-gather" else scatters_on_all_axes
+    many = "NDRing" in algorithm or "StrategyND" in algorithm
+    assert says(machine, stretches) is many, algorithm
