@@ -114,7 +114,7 @@ def prove(
         evidence = reading.refusal(about, error)
         if evidence is None:
             raise
-    evidence = replace(evidence, diagnostics=(*evidence.diagnostics, *reading.diagnostics(captured_stderr())))
+    evidence = replace(evidence, diagnostics=(*evidence.diagnostics, *reading.warnings(captured_stderr())))
     gc.collect()
     return replace(evidence, seconds=time.perf_counter() - start, stage_seconds=stages.seconds).judged()
 
@@ -139,8 +139,8 @@ def _compiled(
         lowered = step.lower()
     with stages.stage("compile"), _dump(buffers) as dump:
         compiled = _compile(lowered, {**_options(plan, about.platform), **dump})
-        alive = reading.peak_buffers(dump["xla_dump_to"]) if dump else ()
-    memory = _with_kinds(memory_of(compiled, about.platform), step)
+        alive, assigned = reading.peak(dump["xla_dump_to"]) if dump else ((), None)
+    memory = _with_kinds(replace(memory_of(compiled, about.platform), assigned_bytes=assigned), step)
     unused = tuple(str(w.message).partition("\n")[0] for w in caught if "donated" in str(w.message))
     with stages.stage("read"):
         about = replace(about, memory=memory, buffers=alive)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
+from jaxplan.compile import diagnostics
+from jaxplan.compile.buffers import read_peak
 from jaxplan.compile.collectives import Collective, collectives
-from jaxplan.compile.evidence import Evidence, Schedule, Traffic
+from jaxplan.compile.evidence import Buffer, Diagnostic, Evidence, Schedule, Traffic
 from jaxplan.compile.hlo import parse
 from jaxplan.compile.hlo_cost import flops
 from jaxplan.compile.timeline import Entry, StepTime, timeline
 from jaxplan.machine.collectives import seconds
 from jaxplan.machine.placement import Placement
 from jaxplan.plan.plan import Plan
+
+COMPILER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
+NAMED_BUFFERS = 24      # the largest ones: a 70B model has some thousand alive at its peak
 
 
 def read(about: Evidence, text: str, plan: Plan, placement: Placement) -> Evidence:
@@ -59,12 +65,30 @@ def traffic(found: Iterable[Collective], placement: Placement) -> tuple[Traffic,
 
 
 def refusal(about: Evidence, error: Exception) -> Evidence | None:
-    return None
+    """The evidence that a compiler's exception amounts to; None where it is not a compiler's."""
+    if type(error).__name__ not in COMPILER_ERRORS:
+        return None
+    finding = diagnostics.refusal(str(error))
+    if finding.kind == diagnostics.OUT_OF_MEMORY:
+        return replace(about, status="does not fit", message=finding.message, needed_bytes=finding.nbytes)
+    return replace(about, status="failed", message=finding.message, diagnostics=(_diagnostic(finding),))
 
 
-def diagnostics(stderr: str) -> tuple:
-    return ()
+def warnings(stderr: str) -> tuple[Diagnostic, ...]:
+    """What a compile complained of on descriptor 2."""
+    return tuple(_diagnostic(finding) for finding in diagnostics.warnings(stderr))
 
 
-def peak_buffers(folder: str) -> tuple:
-    return ()
+def _diagnostic(finding: diagnostics.Finding) -> Diagnostic:
+    return Diagnostic(finding.kind, finding.message, finding.operation, finding.nbytes, finding.source)
+
+
+def peak(folder: str) -> tuple[tuple[Buffer, ...], int | None]:
+    """The largest buffers alive at the peak and the bytes of all allocations, from a dump."""
+    dumps = list(Path(folder).glob("*after_optimizations.hlo.pb"))
+    if not dumps:
+        return (), None
+    largest = max(dumps, key=lambda file: file.stat().st_size)  # the step: helpers are dumped as well
+    found = read_peak(largest.read_bytes())
+    named = found.buffers[:NAMED_BUFFERS]
+    return tuple(Buffer(b.op_name or b.name, b.shape, b.nbytes, b.kind) for b in named), found.total_bytes

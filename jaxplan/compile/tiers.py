@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from jaxplan.compile.cache import Cache, source_hash
+from jaxplan.compile.diagnostics import crash
 from jaxplan.compile.environment import (
     MAX_HOST_DEVICES,
     Environment,
@@ -108,8 +109,7 @@ class Tiers:
         view = host_view(plan, available("cuda").ok)
         if view is None:
             return None
-        note = (view.note,) if view.note else ()
-        return self._prove(view.plan, "partitioned", view.platform, notes=note)
+        return self._prove(view.plan, "partitioned", view.platform, note=view.note, timed=view.shrunk == 1)
 
     def compile(self, plan: Plan, *, init: bool = False, buffers: bool = True) -> Future[Evidence] | None:
         """What the target's own compiler makes of a plan; None where it is not installed here.
@@ -130,11 +130,12 @@ class Tiers:
         *,
         init: bool = False,
         buffers: bool = False,
-        notes: tuple[str, ...] = (),
+        note: str = "",
+        timed: bool = True,
     ) -> Future[Evidence]:
         asked = {"tier": tier, "platform": platform, "init": init, "buffers": buffers}
         asked["decisions"] = plan.decisions()
-        parts = {**asked, "notes": list(notes), **_deciding(platform, PROVED_BY)}
+        parts = {**asked, "note": note, **_deciding(platform, PROVED_BY)}
         answer: Future[Evidence] = Future()
         known = self.cache.get(tier, parts)
         if known is not None:
@@ -144,7 +145,8 @@ class Tiers:
         job = Job("jaxplan.compile.lower:prove_job", asked, self.environment, limit, label=plan.label)
 
         def finished(future: Future[Outcome]) -> None:
-            evidence = _evidence(plan, tier, platform, future, notes)
+            evidence = _evidence(plan, tier, platform, future, (note,) if note else ())
+            evidence = evidence if timed else evidence.untimed()
             if evidence.status in KEPT:
                 self.cache.put(tier, parts, evidence.to_json())
             answer.set_result(evidence)
@@ -192,12 +194,18 @@ def _evidence(
         tier,
         outcome.status,
         platform,
-        _first_line(outcome.message),
+        _why(outcome),
         seconds=outcome.seconds,
         capacity_bytes=plan.machine.device_hbm_bytes,
         versions=versions(platform),
         notes=notes,
     )
+
+
+def _why(outcome: Outcome) -> str:
+    if outcome.exit_code is not None:
+        return crash(outcome.exit_code, outcome.stderr).message
+    return _first_line(outcome.message)
 
 
 def _first_line(message: str) -> str:

@@ -75,6 +75,7 @@ class Outcome:
         message: one or two sentences for people, empty when ok.
         error: the class of the exception that it raised.
         stderr: what the process wrote to descriptor 2 meanwhile (the newest part).
+        exit_code: of a process that ended by itself, minus the signal's number where one ended it.
     """
 
     status: Status
@@ -85,6 +86,7 @@ class Outcome:
     stderr: str = ""
     seconds: float = 0.0
     peak_bytes: int = 0
+    exit_code: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -182,8 +184,9 @@ class Worker:
             if readable:
                 chunk = os.read(pipe, 1 << 20)
                 if not chunk:
-                    status, message = describe_exit(self._wait())
-                    return Outcome(status, message=message), peak
+                    code = self._wait()
+                    status, message = describe_exit(code)
+                    return Outcome(status, message=message, exit_code=code), peak
                 self._buffer += chunk
                 continue
             peak = max(peak, self.resident_bytes)
