@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -111,23 +112,34 @@ def _from_mesh(text: str) -> np.ndarray:
     if not match:
         raise HloError(f"replica groups are spelled in an unknown way: {text[:80]!r}")
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", match[1])}
-    names = list(sizes)
-    tiles = _mesh_devices(match[2], math.prod(sizes.values()), text).reshape(list(sizes.values()))
-    over = []
-    for name, before, size in _AXIS.findall(match[3]):
-        if name not in sizes:
-            raise HloError(f"replica groups name an axis that their mesh lacks: {text[:80]!r}")
-        dim = names.index(name)
-        if before:  # split the axis into (before, size, after) and take the middle
-            after = sizes[name] // (int(before) * int(size))
-            tiles = tiles.reshape(*tiles.shape[:dim], int(before), int(size), after, *tiles.shape[dim + 1 :])
-            names[dim : dim + 1] = [f"{name}<", f"{name}=", f"{name}>"]
-            over = [other + 2 if other > dim else other for other in over]
-            dim += 1
-        over.append(dim)
+    wanted = [
+        (name, int(before or 1), int(size or sizes.get(name, 0)))
+        for name, before, size in _AXIS.findall(match[3])
+    ]
+    if any(name not in sizes or sizes[name] % (before * size) for name, before, size in wanted):
+        raise HloError(f"replica groups name axes that their mesh lacks: {text[:80]!r}")
+    places = [place for name, size in sizes.items() for place in _cuts(name, size, wanted)]
+    tiles = _mesh_devices(match[2], math.prod(sizes.values()), text)
+    tiles = tiles.reshape([end // start for _, start, end in places])
+    over = [
+        dim
+        for name, before, size in wanted
+        for dim, (axis, start, end) in enumerate(places)
+        if axis == name and before <= start and end <= before * size
+    ]
     keep = [dim for dim in range(tiles.ndim) if dim not in over]
     members = math.prod(tiles.shape[dim] for dim in over)
     return tiles.transpose(keep + over).reshape(-1, members).copy()
+
+
+def _cuts(name: str, size: int, wanted: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """An axis cut at the ends of every wanted sub-axis: (axis, product before the part, product with it)."""
+    ends = {1, size}
+    for axis, before, part in wanted:
+        if axis == name:
+            ends |= {before, before * part}
+    points = sorted(ends)
+    return [(name, start, end) for start, end in pairwise(points)] or [(name, 1, 1)]
 
 
 def _mesh_devices(text: str | None, count: int, whole: str) -> np.ndarray:
