@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.typing import DTypeLike
 
 from jaxplan.workload.kernels.attention import KEY, QUERY, Attention
 from jaxplan.workload.layout import Names
@@ -31,19 +30,19 @@ class Block:
     Attributes:
         attend: causal attention of (B, S, N, H) with (B, S, K, H) twice.
         constrain: holds a value in the plan's sharding of its dims; the identity without a mesh.
-        dtype: the compute dtype; weights are cast inside the block, so that the cast weight travels.
+        weight: the named weight as the block computes with it: cast to the compute dtype, then gathered.
     """
 
     shape: ModelShape
     attend: Attention
     constrain: Callable[[jax.Array, Names], jax.Array]
-    dtype: DTypeLike
+    weight: Callable[[str, jax.Array], jax.Array]
 
     def __call__(
         self, x: jax.Array, weights: Weights, rotary: tuple[jax.Array, jax.Array] | None
     ) -> jax.Array:
         """x (B, S, D) to the same shape; `rotary`: cosines and sines (S, H / 2) of rotary positions."""
-        w = {name: value.astype(self.dtype) for name, value in weights.items()}
+        w = {name: self.weight(name, value) for name, value in weights.items()}
         attended = self._norm(
             self._attention(self._norm(x, w, "attention_norm"), w, rotary), w, "attention_post_norm"
         )

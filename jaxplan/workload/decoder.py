@@ -137,6 +137,13 @@ class Decoder(nnx.Module):
         InputError: the shape is not runnable, or the policy is unknown.
     """
 
+    # set by name below, as the shape has them
+    embedding: nnx.Param
+    unembed: nnx.Param
+    positions: nnx.Param
+    final_norm: nnx.Param
+    final_norm_bias: nnx.Param
+
     def __init__(
         self,
         shape: ModelShape,
@@ -151,7 +158,7 @@ class Decoder(nnx.Module):
             raise InputError(f"remat policy {remat!r}", f"one of {', '.join(POLICIES)}")
         self.shape, self.remat, self.kernels = shape, remat, kernels or Kernels()
         self.compute_dtype = compute_dtype
-        sizes, self.layers = dim_sizes(shape), Stack()
+        self.layers, sizes = Stack(), dim_sizes(shape)
         for owner, tree in ((self, parameter_dims(shape)), (self.layers, parameter_dims(shape)["layers"])):
             for name, dims in sorted(tree.items()):
                 if isinstance(dims, tuple):
@@ -174,8 +181,8 @@ class Decoder(nnx.Module):
     def _blocks(self, constrain: Callable[[jax.Array, Names], jax.Array]) -> Callable[[jax.Array], jax.Array]:
         """All blocks in a row, each under the remat policy."""
         attend = attention(self.kernels.attention, self.kernels.layout)
-        block = Block(self.shape, attend, constrain, self.compute_dtype)
-        saved = POLICIES[self.remat].saved
+        block = Block(self.shape, attend, constrain, self._weight)
+        policy = self._policy()
         weights = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
 
         def run(x: jax.Array) -> jax.Array:
@@ -186,13 +193,26 @@ class Decoder(nnx.Module):
             def step(x: jax.Array, layer: Tree) -> tuple[jax.Array, None]:
                 return block(x, layer, rotary), None
 
-            if saved is not None:
+            if policy is not None:
                 # the scan already keeps XLA from merging the recomputation with the forward pass
-                policy = jax.checkpoint_policies.save_only_these_names(*sorted(saved))
                 step = jax.checkpoint(step, policy=policy, prevent_cse=False)
             return jax.lax.scan(step, x, weights)[0]
 
         return run
+
+    def _weight(self, name: str, value: jax.Array) -> jax.Array:
+        """A block's weight as it is computed with."""
+        layout = self.kernels.layout
+        if layout is None:
+            return value.astype(self.compute_dtype)
+        return layout.gathered(value, _block_dims(self.shape)[name], self.compute_dtype)
+
+    def _policy(self) -> Callable[..., bool] | None:
+        """What the blocks' checkpoint keeps; None: no checkpoint."""
+        saved = POLICIES[self.remat].saved
+        if saved is not None:
+            return jax.checkpoint_policies.save_only_these_names(*sorted(saved))
+        return None if self.kernels.layout is None else _all_but_resharded
 
     def loss(self, tokens: jax.Array, targets: jax.Array) -> jax.Array:
         """Mean cross-entropy over all tokens, a float32 scalar; `targets` (B, S): the tokens to predict."""
@@ -202,6 +222,11 @@ class Decoder(nnx.Module):
             self(tokens), weight, targets
         )
         return total / tokens.size
+
+
+def _all_but_resharded(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Keeps everything but resharded copies: a gathered weight that is kept would undo its sharding."""
+    return primitive.name != "sharding_constraint"
 
 
 def _unconstrained(value: jax.Array, names: Names) -> jax.Array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from jaxplan.plan.sharding import Rules
 
@@ -53,6 +54,31 @@ class Layout:
     def sharding(self, spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(self.mesh, spec)
 
+    def gathered(self, weight: jax.Array, names: Names, dtype: DTypeLike) -> jax.Array:
+        """A stored weight as operations on the batch read it: cast, then gathered; its gradient scattered.
+
+        A bare sharding constraint would hold the cotangent in the gathered sharding, too: a full all-reduce.
+        """
+        stored = self.parameter_spec(names)
+        sequences = tuple((i,) for i in range(len(names)))
+        known = [*(name or "" for name in names), "batch"]
+        used = _partition_spec(self.rules.spec(sequences, known, self.axes, context=(len(names),)))
+        if used == stored:
+            return weight.astype(dtype)
+        here, there = self.sharding(stored), self.sharding(used)
+        kind = weight.dtype
+
+        @jax.custom_vjp
+        def use(weight: jax.Array) -> jax.Array:
+            cast = jax.lax.with_sharding_constraint(weight.astype(dtype), here)
+            return jax.lax.with_sharding_constraint(cast, there)
+
+        def use_backward(_: None, cotangent: jax.Array) -> tuple[jax.Array]:
+            return (jax.lax.with_sharding_constraint(cotangent, here).astype(kind),)
+
+        use.defvjp(lambda weight: (use(weight), None), use_backward)
+        return use(weight)
+
     def constrain(self, value: jax.Array, names: Names) -> jax.Array:
         """The value, held in the layout's sharding of these dims."""
         return jax.lax.with_sharding_constraint(value, self.sharding(self.spec(names)))
@@ -70,4 +96,4 @@ def _spec(rules: Rules, names: Names, axes: Sequence[str]) -> tuple[tuple[str, .
 
 
 def _partition_spec(spec: tuple[tuple[str, ...], ...]) -> PartitionSpec:
-    return PartitionSpec(*[(axes if len(axes) > 1 else axes[0]) if axes else None for axes in spec])
+    return PartitionSpec(*[axes[0] if len(axes) == 1 else axes or None for axes in spec])

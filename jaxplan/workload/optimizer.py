@@ -50,7 +50,7 @@ def leaf_dims(tree: Any, dims: Any) -> list[Names]:
 def state_dims(transform: optax.GradientTransformation, params: Any, parameter_dims: Any) -> list[Names]:
     """The dim names of every leaf of the optimizer's state, in the order of `jax.tree.leaves`.
 
-    A leaf that mirrors a parameter has its dims; a reduced one (Adafactor's rows and columns) those that are left;
+    A leaf that mirrors a parameter has its dims; a reduced one (Adafactor's rows and columns) those left;
     whatever belongs to no parameter has none.
     """
     structure, names = jax.tree.structure(params), leaf_dims(params, parameter_dims)

@@ -104,9 +104,9 @@ class Blockwise:
         return d_query.reshape(query.shape), d_key.astype(key.dtype), d_value.astype(value.dtype)
 
 
-def _pairs(blocks: int) -> np.ndarray:
+def _pairs(blocks: int) -> jax.Array:
     """(query block, key block) of the lower triangle, row by row."""
-    return np.array([(i, j) for i in range(blocks) for j in range(i + 1)], np.int32)
+    return jnp.array([(i, j) for i in range(blocks) for j in range(i + 1)], jnp.int32)
 
 
 def _divisor(seq: int, limit: int) -> int:

@@ -58,7 +58,7 @@ def lookup(dtype: DTypeLike, layout: Layout | None = None) -> Lookup:
         local = rows // shards.size(shards.vocab_axes)
         return named(
             "embed_backward",
-            lambda ids, dx: shards.backward(ids, dx, local, kind),
+            lambda ids, dx, shards=shards: shards.backward(ids, dx, local, kind),
             layout,
             (shards.ids, shards.stream),
             shards.table,

@@ -19,7 +19,7 @@ LARGEST_BLOCK = (
 
 
 class Splash:
-    """One grid over query heads and blocks of the causal triangle; grouped heads share their key and value."""
+    """One grid over query heads and blocks of the triangle; grouped heads share their key and value."""
 
     def forward(self, query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash

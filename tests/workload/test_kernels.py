@@ -1,0 +1,140 @@
+"""Kernels against plain references written out in full, in float32, on one device and on meshes of eight."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from jaxplan.errors import InputError
+from jaxplan.plan.sharding import standard_rules
+from jaxplan.workload.kernels.attention import attention, kernel
+from jaxplan.workload.kernels.blockwise import Blockwise
+from jaxplan.workload.kernels.embedding import lookup
+from jaxplan.workload.kernels.loss import cross_entropy
+from jaxplan.workload.layout import Layout
+
+MESHES = [(2, 2, 2), (1, 8, 1), (8, 1, 1), (1, 2, 4)]
+
+
+def layout(sizes, sequence_sharding=True):
+    mesh = Mesh(np.array(jax.devices()).reshape(sizes), ("data", "fsdp", "tensor"))
+    return Layout(mesh, standard_rules(sequence_sharding, False))
+
+
+def random(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape, jnp.float32)
+
+
+def assert_close(got, expected, tolerance=2e-6):
+    """Largest difference relative to the largest expected magnitude: float32 sums in another order."""
+    for g, e in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        scale = np.abs(np.asarray(e)).max()
+        assert np.abs(np.asarray(g) - np.asarray(e)).max() <= tolerance * scale
+
+
+def plain_attention(query, key, value):
+    """Softmax over an explicit, masked S x S score matrix, keys and values repeated per group."""
+    key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], 2) for x in (key, value))
+    scores = jnp.einsum("bqnh,bsnh->bnqs", query, key) / np.sqrt(query.shape[-1])
+    scores = jnp.where(np.tri(query.shape[1], dtype=bool), scores, -jnp.inf)
+    return jnp.einsum("bnqs,bsnh->bqnh", jax.nn.softmax(scores, -1), value)
+
+
+def weighted(function):
+    """A scalar that depends on every element of the result differently."""
+
+    def total(*operands):
+        out = function(*operands)
+        return jnp.sum(out * jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape))
+
+    return total
+
+
+@pytest.mark.parametrize(
+    "seq, block, heads, kv_heads", [(32, 8, 4, 4), (32, 8, 8, 2), (24, 16, 2, 1), (7, 4, 2, 2)]
+)
+def test_blockwise_is_attention(seq, block, heads, kv_heads):
+    q, k, v = random(0, 2, seq, heads, 16), random(1, 2, seq, kv_heads, 16), random(2, 2, seq, kv_heads, 16)
+    blockwise = Blockwise(block)
+    out, logsumexp = blockwise.forward(q, k, v)
+    assert_close(out, plain_attention(q, k, v))
+    scores = jnp.einsum("bqnh,bsnh->bnqs", q, jnp.repeat(k, heads // kv_heads, 2)) / 4.0
+    masked = jnp.where(np.tri(seq, dtype=bool), scores, -jnp.inf)
+    assert_close(logsumexp, jax.scipy.special.logsumexp(masked, -1))
+    out, pull = jax.vjp(plain_attention, q, k, v)
+    assert_close(
+        blockwise.backward(q, k, v, out, logsumexp, random(3, *out.shape)), pull(random(3, *out.shape))
+    )
+
+
+@pytest.mark.parametrize("sizes", [None, *MESHES])
+def test_attention_gradients_on_meshes(sizes):
+    q, k, v = random(0, 8, 16, 8, 8), random(1, 8, 16, 4, 8), random(2, 8, 16, 4, 8)
+    attend = attention("blockwise", layout(sizes) if sizes else None)
+    got = jax.jit(jax.value_and_grad(weighted(attend), (0, 1, 2)))(q, k, v)
+    assert_close(got, jax.value_and_grad(weighted(plain_attention), (0, 1, 2))(q, k, v), 1e-5)
+
+
+def test_blockwise_makes_no_square_array():
+    seq = 2048
+    q = jax.ShapeDtypeStruct((1, seq, 2, 64), jnp.bfloat16)
+    step = jax.grad(lambda *a: attention("blockwise")(*a).astype(jnp.float32).sum(), (0, 1, 2))
+    compiled = jax.jit(step).lower(q, q, q).compile()
+    assert f"{seq},{seq}" not in compiled.as_text()
+    # one square float32 score matrix of one head alone would be seq^2 x 4 bytes
+    assert compiled.memory_analysis().temp_size_in_bytes < seq * seq * 4
+
+
+def test_unknown_kernel_is_named():
+    with pytest.raises(InputError, match="blockwise, splash, cudnn"):
+        kernel("flash")
+
+
+@pytest.mark.parametrize(
+    "sizes, sequence_sharding", [(None, True), *((sizes, True) for sizes in MESHES), ((1, 2, 4), False)]
+)
+def test_lookup_is_indexing(sizes, sequence_sharding):
+    table, ids = random(0, 32, 16), jax.random.randint(jax.random.key(1), (8, 16), 0, 32)
+    embed = lookup(jnp.float32, layout(sizes, sequence_sharding) if sizes else None)
+    got = jax.jit(jax.value_and_grad(weighted(embed)))(table, ids)
+    assert_close(got, jax.value_and_grad(weighted(lambda t, i: t[i]))(table, ids))
+
+
+def plain_loss(x, weight, targets):
+    logits = jax.nn.log_softmax(x @ weight, -1)
+    return -jnp.sum(jnp.take_along_axis(logits, targets[..., None], -1))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "sizes, sequence_sharding, chunks",
+    [(None, True, 1), (None, True, 3), *((sizes, True, 4) for sizes in MESHES), ((1, 2, 4), False, 2)],
+)
+def test_loss_is_cross_entropy(sizes, sequence_sharding, chunks, tied):
+    x, weight = random(0, 8, 16, 16), random(1, 16, 32)
+    targets = jax.random.randint(jax.random.key(2), (8, 16), 0, 32)
+    loss = cross_entropy(tied, chunks, layout(sizes, sequence_sharding) if sizes else None)
+    got = jax.jit(jax.value_and_grad(loss, (0, 1)))(x, weight.T if tied else weight, targets)
+    value, (dx, dw) = jax.value_and_grad(plain_loss, (0, 1))(x, weight, targets)
+    assert_close(got, (value, (dx, dw.T if tied else dw)))
+
+
+def test_loss_holds_one_chunk_of_logits():
+    x, weight = (
+        jax.ShapeDtypeStruct((1, 1024, 16), jnp.float32),
+        jax.ShapeDtypeStruct((16, 4096), jnp.float32),
+    )
+    targets = jax.ShapeDtypeStruct((1, 1024), jnp.int32)
+    grad = jax.jit(jax.grad(cross_entropy(False, 16), (0, 1))).lower(x, weight, targets).compile()
+    assert grad.memory_analysis().temp_size_in_bytes < 4 * 1024 * 4096 / 4  # a quarter of the whole logits
+
+
+def test_collectives_of_the_lookup_are_the_ones_promised():
+    """Ids gathered, one exchange of rows; table and gradient never gathered (data 2, fsdp 2, tensor 2)."""
+    at = layout((2, 2, 2))
+    table = jax.ShapeDtypeStruct((64, 32), jnp.float32, sharding=at.sharding(at.spec(("vocab", "embed"))))
+    ids = jax.ShapeDtypeStruct((8, 16), jnp.int32, sharding=at.sharding(at.spec(("batch", ""))))
+    text = jax.jit(jax.grad(weighted(lookup(jnp.float32, at)))).lower(table, ids).compile().as_text()
+    assert "f32[64,32]" not in text and "f32[64,16]" not in text and "f32[32,32]" not in text
+    assert " all-to-all(" in text

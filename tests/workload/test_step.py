@@ -1,0 +1,145 @@
+"""The train step: one update whatever the mesh and the microbatches; state stored as the plan says."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from jaxplan.errors import InputError
+from jaxplan.plan.plan import MeshAxis, Plan
+from jaxplan.workload.optimizer import OPTIMIZERS, optimizer, state_dims
+from jaxplan.workload.shape import ModelShape, Workload
+from jaxplan.workload.step import build
+
+TINY = ModelShape("tiny", layers=2, embed=32, mlp=64, heads=8, kv_heads=4, head_dim=8, vocab=64)
+
+
+def plan(sizes=(1, 1, 1), microbatches=1, zero1=False, remat="full", **work):
+    axes = tuple(MeshAxis(n, s, n) for n, s in zip(("data", "fsdp", "tensor"), sizes, strict=True))
+    machine = SimpleNamespace(devices=int(np.prod(sizes)), name="virtual CPU devices")
+    workload = Workload(TINY, 16, 16, compute_dtype="float32", **work)
+    return Plan(machine, workload, axes, remat, microbatches, "blockwise", zero1, loss_chunks=2)
+
+
+def mesh(sizes):
+    return Mesh(np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes), ("data", "fsdp", "tensor"))
+
+
+def batch():
+    keys = jax.random.split(jax.random.key(3))
+    return {
+        n: jax.random.randint(k, (16, 16), 0, 64) for n, k in zip(("tokens", "targets"), keys, strict=True)
+    }
+
+
+def two_steps(step):
+    """Losses of two steps from one initial state: the second sees the first's update."""
+    state, losses = step.init(jax.random.key(0)), []
+    for _ in range(2):
+        state, metrics = step.jit(state, batch())
+        losses.append(float(metrics["loss"]))
+    return losses, jax.tree.map(np.asarray, state.params)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return two_steps(build(plan()))
+
+
+@pytest.mark.parametrize(
+    "sizes, microbatches, zero1, impose",
+    [
+        (None, 4, False, False),
+        ((2, 2, 2), 1, True, True),
+        ((2, 2, 2), 4, False, True),
+        ((1, 8, 1), 2, False, False),
+        ((8, 1, 1), 2, True, True),
+    ],
+)
+def test_updates_do_not_depend_on_the_plan(alone, sizes, microbatches, zero1, impose):
+    chosen = plan(sizes or (1, 1, 1), microbatches, zero1)
+    losses, params = two_steps(build(chosen, mesh(sizes) if sizes else None, impose=impose))
+    assert losses == pytest.approx(alone[0], rel=1e-5)
+    # Adam's first updates are the gradient's sign times the rate: compare to a hundredth of one update
+    for got, expected in zip(jax.tree.leaves(params), jax.tree.leaves(alone[1]), strict=True):
+        assert np.mean(np.abs(got - expected)) < 3e-6
+
+
+def test_state_is_stored_as_the_rules_say():
+    step = build(plan((2, 2, 2), zero1=True), mesh((2, 2, 2)), impose=False)
+    params, adam = step.abstract_state.params, step.abstract_state.optimizer[0]
+    assert params["layers"]["query"].sharding.spec == P(None, "fsdp", "tensor", None)
+    assert params["layers"]["down"].sharding.spec == P(None, "fsdp", "tensor")
+    assert params["embedding"].sharding.spec == P("tensor", "fsdp")
+    assert params["layers"]["mlp_norm"].sharding.spec == P(None, None)
+    assert adam.mu["layers"]["query"].sharding.spec == P(None, ("fsdp", "data"), "tensor", None)
+    assert adam.count.sharding.spec == P()
+    assert step.abstract_batch["tokens"].sharding.spec == P(("data", "fsdp"), None)
+    state = step.init(jax.random.key(0))
+    assert state.optimizer[0].nu["unembed"].addressable_shards[0].data.shape == (32 // 4, 64 // 2)
+
+
+def test_state_bytes_are_those_of_the_shards():
+    """float32 AdamW: 12 bytes a parameter, over fsdp = 8 devices but for the norms (5 x 32 elements)."""
+    step = build(plan((1, 8, 1)), mesh((1, 8, 1)), impose=False)
+    count = sum(leaf.size for leaf in jax.tree.leaves(step.abstract_state.params))
+    norms = (2 * TINY.layers + 1) * TINY.embed
+    arguments = step.lower().compile().memory_analysis().argument_size_in_bytes
+    ids = 2 * 16 * 16 * 4 // 8
+    assert arguments == 12 * (count - norms) // 8 + 12 * norms + ids + 4  # 4: Adam's step counter
+
+
+def test_state_is_donated():
+    step = build(plan((1, 8, 1)), mesh((1, 8, 1)), impose=False)
+    analysis = step.lower().compile().memory_analysis()
+    state = sum(
+        leaf.sharding.shard_shape(leaf.shape) != ()
+        and 4 * int(np.prod(leaf.sharding.shard_shape(leaf.shape)))
+        for leaf in jax.tree.leaves(step.abstract_state)
+    )
+    assert analysis.alias_size_in_bytes >= state
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer_state_has_the_dims_of_its_parameters(name):
+    params = {
+        "w": jax.ShapeDtypeStruct((256, 512), jnp.float32),
+        "b": jax.ShapeDtypeStruct((512,), jnp.float32),
+    }
+    dims = {"w": ("embed", "mlp"), "b": ("mlp",)}
+    transform = optimizer(name)
+    leaves = jax.tree.leaves(jax.eval_shape(transform.init, params))
+    sizes = {"embed": 256, "mlp": 512}
+    named = state_dims(transform, params, dims)
+    assert len(named) == len(leaves)
+    for leaf, names in zip(leaves, named, strict=True):
+        assert len(names) == len(leaf.shape)
+        assert all(sizes[n] == s for n, s in zip(names, leaf.shape, strict=True) if n is not None)
+    whole = sum(names == ("embed", "mlp") for names in named)
+    assert whole == {"adamw": 2, "adamw_bf16": 2, "lion": 1, "momentum": 1}.get(name, 0)
+
+
+def test_second_moment_of_adafactor_is_factored():
+    params = {"w": jax.ShapeDtypeStruct((256, 512), jnp.float32)}
+    named = state_dims(optimizer("adafactor"), params, {"w": ("embed", "mlp")})
+    assert ("embed",) in named and ("mlp",) in named
+
+
+def test_optimizer_is_optax():
+    params = {"w": jnp.ones(4)}
+    transform = optimizer("adamw", 0.1)
+    updates, _ = transform.update({"w": jnp.ones(4)}, transform.init(params), params)
+    # first step: -rate x (sign(g) + decay x p) (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2)
+    assert optax.apply_updates(params, updates)["w"] == pytest.approx(np.full(4, 1 - 0.1 * 1.1), rel=1e-5)
+
+
+def test_bad_input_is_named():
+    with pytest.raises(InputError, match="optimizer 'best'"):
+        build(plan(optimizer="best"))
+    with pytest.raises(ValueError, match="is not the plan's"):
+        build(plan((2, 2, 2)), mesh((1, 8, 1)))
