@@ -64,7 +64,8 @@ def _moments(view: View) -> tuple[Moment, ...]:
     table = view.table
     gradients = _leaves(table, view.rules, table.parameters)
     accumulators = gradients.times(accumulating=1)
-    saved = total([view.live(v) * table.values[v].copies for v in view.cut.saved])
+    stacked = total([view.live(v) * table.values[v].copies for v in view.cut.saved if table.values[v].copies > 1])
+    saved = stacked + total([view.live(v) for v in view.cut.saved if table.values[v].copies == 1])
     resident = frozenset(
         {i for i, value in enumerate(table.values) if value.kind == "parameter"} | set(view.cut.saved)
     )
@@ -72,7 +73,7 @@ def _moments(view: View) -> tuple[Moment, ...]:
     for name, runs, grads, kept in (
         ("forward", _between(view, "forward", INSIDE), accumulators, saved),
         ("loss", _between(view, "backward", BEFORE), accumulators, saved),
-        ("backward", _between(view, "backward", INSIDE), gradients + accumulators, saved),
+        ("backward", _between(view, "backward", INSIDE), gradients + accumulators, stacked),
         ("embedding", _between(view, "backward", AFTER), gradients + accumulators, Terms()),
     ):
         for point in _largest(working_sets(view, runs, resident)):

@@ -1,0 +1,130 @@
+"""Owners, collectives and memory of a table of one matmul, worked out by hand.
+
+The program: y[batch, mlp] = x[batch, embed] @ w[embed, mlp], its gradient dw and dx, one layer of 4.
+"""
+
+import numpy as np
+import pytest
+from jaxplan.estimate.communication import operand_moves, traffic
+from jaxplan.estimate.liveness import working_sets
+from jaxplan.estimate.view import View
+from jaxplan.plan.sharding import standard_rules
+from jaxplan.workload.cut import cut
+from jaxplan.workload.table import Dim, Leaf, Operation, Read, Table, Value
+
+B, D, F, L = 64, 32, 128, 4
+BATCH, EMBED, MLP, LAYERS = range(4)
+
+
+def shape(*dims):
+    return tuple((d,) for d in dims)
+
+
+def table():
+    x, w, y, dy, dx, dw = range(6)
+    layers = {"times": L, "scope": ("layers",)}
+    return Table(
+        dims=(Dim("batch", B), Dim("embed", D), Dim("mlp", F), Dim("layers", L)),
+        values=(
+            Value(shape(BATCH, EMBED), 2, copies=L),
+            Value(shape(EMBED, MLP), 2, "parameter", path="w"),
+            Value(shape(BATCH, MLP), 2),
+            Value(shape(BATCH, MLP), 2),
+            Value(shape(BATCH, EMBED), 2),
+            Value(shape(EMBED, MLP), 2),
+        ),
+        operations=(
+            Operation("dot", "matmul", "forward", 2.0 * B * D * F, (Read(x, shape(BATCH, EMBED)), Read(w, shape(EMBED, MLP))),
+                      (y,), (BATCH, EMBED, MLP), (EMBED,), **layers),
+            Operation("dot", "matmul", "backward", 2.0 * B * D * F, (Read(dy, shape(BATCH, MLP)), Read(w, shape(EMBED, MLP))),
+                      (dx,), (BATCH, EMBED, MLP), (MLP,), **layers),
+            Operation("dot", "matmul", "backward", 2.0 * B * D * F, (Read(x, shape(BATCH, EMBED)), Read(dy, shape(BATCH, MLP))),
+                      (dw,), (BATCH, EMBED, MLP), (BATCH,), **layers),
+        ),
+        residuals=(x,),
+        parameters=(Leaf("w", shape(LAYERS, EMBED, MLP), 4),),
+        optimizer=(),
+        batch=(),
+        uncovered={},
+    )
+
+
+def view(sequence_sharding=True, zero1=False):
+    return View(table(), standard_rules(sequence_sharding, zero1), cut(table(), None))
+
+
+def bytes_of(data=1, fsdp=1, tensor=1, micro=1):
+    """{(kind, axes): bytes} of one step."""
+    sizes = np.array([[data, fsdp, tensor, micro, 1, float(micro > 1)]])
+    by_axis = {"data": data, "fsdp": fsdp, "tensor": tensor}
+    found: dict = {}
+    for entry in traffic(view()):
+        if any(by_axis[axis] > 1 for axis in entry.axes):
+            key = entry.kind, tuple(a for a in entry.axes if by_axis[a] > 1)
+            found[key] = found.get(key, 0.0) + float(entry.nbytes.at(sizes)[0])
+    return found
+
+
+W_BYTES, X_BYTES = 2 * D * F, 2 * B * D
+
+
+def test_fsdp_gathers_the_weight_twice_and_scatters_its_gradient():
+    assert bytes_of(fsdp=8) == {
+        ("all-gather", ("fsdp",)): pytest.approx(2 * L * W_BYTES),       # forward and backward
+        ("reduce-scatter", ("fsdp",)): pytest.approx(L * W_BYTES),
+    }
+
+
+def test_fsdp_gathers_again_in_every_microbatch():
+    assert bytes_of(fsdp=8, micro=4)["all-gather", ("fsdp",)] == pytest.approx(4 * 2 * L * W_BYTES)
+
+
+def test_data_parallelism_reduces_the_whole_gradient():
+    assert bytes_of(data=8) == {("all-reduce", ("data",)): pytest.approx(L * W_BYTES)}
+
+
+def test_tensor_parallelism_reduces_the_input_gradient_of_a_column_parallel_weight():
+    assert bytes_of(tensor=4) == {("all-reduce", ("tensor",)): pytest.approx(L * X_BYTES)}
+
+
+def test_hybrid_scatters_within_and_reduces_across():
+    found = bytes_of(data=2, fsdp=4)
+    assert found["reduce-scatter", ("fsdp",)] == pytest.approx(L * W_BYTES)
+    assert found["all-reduce", ("data",)] == pytest.approx(L * W_BYTES / 4)
+
+
+def test_tensor_and_fsdp_divide_each_others_bytes():
+    found = bytes_of(fsdp=4, tensor=2)
+    assert found["all-gather", ("fsdp",)] == pytest.approx(2 * L * W_BYTES / 2)
+    assert found["all-reduce", ("tensor",)] == pytest.approx(L * X_BYTES / 4)
+
+
+def test_batch_owns_fsdp_in_an_activation_and_embed_in_a_weight():
+    seen = view()
+    assert seen.owners((BATCH, EMBED)) == {"data": BATCH, "fsdp": BATCH}
+    assert seen.owners((EMBED, MLP)) == {"fsdp": EMBED, "tensor": MLP}
+
+
+def test_a_vector_is_not_sharded():
+    assert view().owners((LAYERS, EMBED)) == {}
+
+
+@pytest.mark.parametrize(
+    ("owners", "needed", "moves"),
+    [
+        ({"fsdp": 1}, {"fsdp": 1}, {}),
+        ({"fsdp": 1}, {"fsdp": 0}, {"fsdp": "all-to-all"}),
+        ({"fsdp": 1}, {"fsdp": 2}, {"fsdp": "all-gather"}),
+        ({"fsdp": 1}, {}, {"fsdp": "all-gather"}),
+    ],
+)
+def test_how_an_operand_moves(owners, needed, moves):
+    assert operand_moves(owners, needed, (0, 1), (0, 1)) == moves
+
+
+def test_a_working_set_holds_operands_results_and_gathered_weights():
+    seen = view()
+    points = working_sets(seen, [run for run in seen.executed if run.phase == "forward"], frozenset({0, 1}))
+    sizes = np.array([[1, 8, 1, 1, 1, 0.0]])
+    gathered, result = W_BYTES, 2 * B * F / 8
+    assert points[0].alive.at(sizes) == pytest.approx([gathered + result])
