@@ -8,12 +8,10 @@ there.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from jaxplan.compile.hlo import Computation, HloError, Instruction, Module
+from jaxplan.compile.convolution_cost import convolution_flops
+from jaxplan.compile.hlo import Computation, Instruction, Module
 from jaxplan.compile.kernels_cost import (
     ATTENTION_BACKWARD,
     ATTENTION_FORWARD,
@@ -22,8 +20,6 @@ from jaxplan.compile.kernels_cost import (
 )
 from jaxplan.compile.trip_count import trip_count
 
-_LABELS = re.compile(r"dim_labels=([^_\s]+)_([^-\s]+)->([^,\s]+)")
-_WINDOW = re.compile(r"window=\{([^}]*)\}")
 _ONCE = frozenset(("fusion", "call", "async-start", "call-start"))
 
 
@@ -137,58 +133,3 @@ def dot_flops(dot: Instruction) -> float:
     """2 x result elements x contracted size."""
     left = dot.operand(0).shape.dims
     return 2.0 * dot.shape.elements * math.prod(left[dim] for dim in dot.integers("lhs_contracting_dims"))
-
-
-def convolution_flops(convolution: Instruction) -> float:
-    """2 x batch x output features x input features per group x pairs of (output, kernel) positions on real
-    input.
-
-    A TPU writes matmuls as convolutions whose windows lie partly on padding: only pairs that touch input
-    are work.
-    """
-    labels = _LABELS.search(convolution.structure)
-    if labels is None:
-        raise HloError(f"{convolution.name} (convolution) has no dim_labels")
-    left, right, out = labels[1], labels[2], labels[3]
-    image, kernel = convolution.operand(0).shape.dims, convolution.operand(1).shape.dims
-    window = _window(convolution, sum(label.isdigit() for label in left))
-    pairs = 1
-    for dim, (stride, low, image_dilation, kernel_dilation) in enumerate(window):
-        sizes = (
-            image[left.index(str(dim))],
-            kernel[right.index(str(dim))],
-            convolution.shape.dims[out.index(str(dim))],
-        )
-        pairs *= _pairs(*sizes, stride, low, image_dilation, kernel_dilation)
-    batch = image[left.index("b")] // int(convolution.attribute("batch_group_count") or 1)
-    # The kernel's input features are already those of one feature group.
-    return 2.0 * pairs * batch * kernel[right.index("o")] * kernel[right.index("i")]
-
-
-def _window(convolution: Instruction, dims: int) -> list[tuple[int, int, int, int]]:
-    """(stride, low padding, image dilation, kernel dilation) of each spatial dim."""
-    match = _WINDOW.search(convolution.structure)
-    given = dict(part.split("=") for part in match[1].split()) if match else {}
-
-    def values(key: str, default: str) -> list[str]:
-        return given[key].split("x") if key in given else [default] * dims
-
-    low = [int(pad.split("_")[0]) for pad in values("pad", "0_0")]
-    strides, image, kernel = (
-        [int(value) for value in values(key, "1")] for key in ("stride", "lhs_dilate", "rhs_dilate")
-    )
-    return list(zip(strides, low, image, kernel, strict=True))
-
-
-def _pairs(
-    image: int, kernel: int, out: int, stride: int, low: int, image_dilation: int, kernel_dilation: int
-) -> int:
-    """Pairs of output and kernel positions whose input position exists, in one spatial dim."""
-    last = (image - 1) * image_dilation
-    offsets = np.arange(kernel) * kernel_dilation - low
-    if image_dilation == 1:
-        first_out = np.maximum(0, -(offsets // stride))
-        last_out = np.minimum(out - 1, (last - offsets) // stride)
-        return int(np.maximum(0, last_out - first_out + 1).sum())
-    places = np.arange(out)[:, None] * stride + offsets
-    return int(((places >= 0) & (places <= last) & (places % image_dilation == 0)).sum())

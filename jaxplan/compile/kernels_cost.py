@@ -1,4 +1,4 @@
-"""Matmul FLOPs of custom calls: library matmuls, cuDNN attention, and Pallas kernels.
+"""Matmul FLOPs of custom calls: library matmuls and convolutions, cuDNN attention, and Pallas kernels.
 
 Opaque causal attention is counted by one convention on every backend: two matmuls forward, five backward
 (scores anew, gradients of values, probabilities, queries and keys), each over half of the square of
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from jaxplan.compile.convolution_cost import convolution_flops, is_convolution
 from jaxplan.compile.hlo import HloError, Instruction
 
 MATMUL, ATTENTION_FORWARD, ATTENTION_BACKWARD, KERNEL = (
@@ -53,6 +54,8 @@ def custom_call_flops(call: Instruction) -> tuple[str, float] | None:
         return MATMUL, 0.0
     if target.startswith("__cublas$"):
         return MATMUL, _cublas_flops(call)
+    if is_convolution(target):
+        return MATMUL, convolution_flops(call)
     if target.startswith("__cudnn$fmha"):
         return _cudnn_attention_flops(call)
     if target == "tpu_custom_call":

@@ -49,6 +49,15 @@ def test_strided_grouped_convolution_and_its_gradients(backend):
     assert flops(fixtures.module(f"{backend}_strided")).total == 3 * 2 * pairs * 2 * 64 * 8
 
 
+def test_convolutions_of_the_gpu_library():
+    # As above for forward and the kernel's gradient; the input's gradient runs as a convolution of the zero-filled
+    # (17, 17) output gradient, 32 kernels of (3, 3, 16), and computes on the zeros as well.
+    pairs = convolution_pairs(15, 3, 2, 1, 8) ** 2
+    expected = 2 * 2 * pairs * 2 * 64 * 8 + 2 * (15 * 3) ** 2 * 2 * 32 * 16
+    count = flops(fixtures.module("h100_strided"))
+    assert count.total == expected and count.uncovered == {}
+
+
 def convolution(image, kernel, out, window, labels, extra=""):
     return fixtures.program(
         f"""%p = f32[8] parameter(0)
