@@ -21,7 +21,7 @@ _PLACES = {
 
 
 def convolution_flops(convolution: Instruction) -> float:
-    """2 x batch x output features x input features per group x pairs of (output, kernel) positions.
+    """2 x batch x output features x input features of a group x pairs of positions that meet.
 
     A TPU writes matmuls as convolutions whose windows lie partly on padding: only pairs that touch input are work.
 
