@@ -65,8 +65,8 @@ def row_of(progress: Progress, candidate: int, table: Table) -> Row:
     plan, estimate = progress.plan_of(candidate), progress.ranking.estimate(candidate)
     proofs = progress.proofs.get(candidate, {})
     compiled = proofs.get("compile")
-    memory = _memory(plan.machine, estimate, compiled, progress.memory_ratio)
-    time = _time(estimate, compiled, progress.time_ratio)
+    memory = _memory(plan.machine, estimate, compiled, float(progress.memory_ratio[candidate]))
+    time = _time(estimate, compiled, float(progress.time_ratio[candidate]))
     peak = plan.machine.devices * plan.machine.device_flops_per_s(table.compute_dtype)
     bottleneck = estimate.bottleneck
     if compiled is not None and compiled.ok and compiled.bottleneck:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,7 +44,8 @@ class Progress:
 
     Attributes:
         objective: `time` (fastest first) or `memory` (smallest first).
-        memory_ratio, time_ratio: compiled over estimated, the median of the plans compiled so far (1 before the first).
+        memory_ratio, time_ratio: of every candidate, compiled over estimated: the median of the compiled plans that are
+            alike (with or without tensor parallelism), else of all (1 before the first).
         stopped: why the search stopped, in words.
     """
 
@@ -51,9 +53,18 @@ class Progress:
     plan_of: Callable[[int], Plan]
     objective: str = "time"
     proofs: dict[int, dict[str, Any]] = field(default_factory=dict)
-    memory_ratio: float = 1.0
-    time_ratio: float = 1.0
+    memory_ratio: np.ndarray = field(init=False)
+    time_ratio: np.ndarray = field(init=False)
     stopped: str = ""
+
+    def __post_init__(self) -> None:
+        self.memory_ratio = np.ones(len(self.ranking.space))
+        self.time_ratio = np.ones(len(self.ranking.space))
+
+    @cached_property
+    def tensor_parallel(self) -> np.ndarray:
+        """Of every candidate, whether it has tensor parallelism: what estimates are wrong about most differs by it."""
+        return np.array([sizes[2] > 1 for sizes in self.ranking.space.meshes])[self.ranking.space.mesh]
 
     def compiled(self) -> list[int]:
         """Candidates that the target's compiler accepted, fastest first."""
@@ -69,14 +80,14 @@ class Progress:
         proof = self.proofs.get(row, {}).get("compile")
         if proof is not None and proof.step_time_s is not None:
             return float(proof.step_time_s)
-        return float(self.ranking.value_s[row]) * self.time_ratio
+        return float(self.ranking.value_s[row] * self.time_ratio[row])
 
     def memory_bytes(self, row: int) -> float:
         """The best known memory of a candidate: compiled, else the estimate corrected by what was learned."""
         proof = self.proofs.get(row, {}).get("compile")
         if proof is not None and proof.total_bytes:
             return float(proof.total_bytes)
-        return float(self.ranking.total_bytes[row]) * self.memory_ratio
+        return float(self.ranking.total_bytes[row] * self.memory_ratio[row])
 
     def score(self, row: int) -> float:
         """What the search makes small: seconds or bytes."""
@@ -91,36 +102,47 @@ class Progress:
         scores = self.ranking.value_s * self.time_ratio if self.objective == "time" else corrected.copy()
         for row in self.compiled():
             scores[row] = self.score(row)
+        proved = {self._key(row): row for row in reversed(self.compiled())}
+        alike = [r for r in np.flatnonzero(fits) if proved.get(self._key(int(r)), r) != r]
+        fits[alike] = False     # a compiled plan stands for all of its mesh and policy
         seen: set[Key] = set()
         out = []
         for row in map(int, self.ranking.order(scores, fits)):
-            key = (int(self.ranking.space.mesh[row]), int(self.ranking.space.policy[row]))
-            if key not in seen or row in self.proofs:
-                seen.add(key)
+            if self._key(row) not in seen:
+                seen.add(self._key(row))
                 out.append(row)
         return out
 
+    def _key(self, row: int) -> Key:
+        return int(self.ranking.space.mesh[row]), int(self.ranking.space.policy[row])
+
     def learn(self) -> None:
-        """Corrects the estimates by the median ratio over what was compiled."""
-        memory, times = [], []
+        """Corrects the estimates by the median ratios over what was compiled."""
+        memory, times = {}, {}
         for row, found in self.proofs.items():
             proof = found.get("compile")
             if proof is None or not proof.total_bytes:
                 continue
-            memory.append(proof.total_bytes / self.ranking.total_bytes[row])
+            memory[row] = proof.total_bytes / self.ranking.total_bytes[row]
             if proof.ok and proof.step_time_s:
-                times.append(proof.step_time_s / self.ranking.value_s[row])
-        if memory:
-            self.memory_ratio = float(np.median(memory))
-        if times:
-            self.time_ratio = float(np.median(times))
+                times[row] = proof.step_time_s / self.ranking.value_s[row]
+        self.memory_ratio = self._medians(memory)
+        self.time_ratio = self._medians(times)
+
+    def _medians(self, ratios: dict[int, float]) -> np.ndarray:
+        out = np.full(len(self.ranking.space), np.median(list(ratios.values())) if ratios else 1.0)
+        for group in (False, True):
+            alike = [ratio for row, ratio in ratios.items() if self.tensor_parallel[row] == group]
+            if alike:
+                out[self.tensor_parallel == group] = np.median(alike)
+        return out
 
     def contenders(self) -> int:
         """Uncompiled candidates whose lower bound, corrected, is still under the best compiled time."""
         best = self.compiled()
         if not best:
             return len(self.ranking.space)
-        floor = self.ranking.low_s * min(1.0, self.time_ratio)
+        floor = self.ranking.low_s * np.minimum(1.0, self.time_ratio)
         alive = self.ranking.fits & (floor < self.time_s(best[0]))
         alive[list(self.proofs)] = False
         return int(alive.sum())
