@@ -126,3 +126,9 @@ def test_unknown_dtype_is_an_error():
     with pytest.raises(ValueError, match="no matmul peak for float64"):
         catalogue.machine("8x16").device_flops_per_s("float64")
     assert catalogue.machine("1x8", "h100").device_flops_per_s("float8_e4m3fn") == 1979e12
+
+
+def test_a_machine_in_one_line():
+    words = "TPU v5e 8x16: 128 chips, 16.0 GiB each, ICI torus (16 wraps, 8 does not), 16 hosts"
+    assert catalogue.machine("8x16").describe() == words
+    assert "36 hosts of 4, domains of 72" in catalogue.machine("36x4", "gb200").describe()
