@@ -212,7 +212,11 @@ class Decoder(nnx.Module):
         saved = POLICIES[self.remat].saved
         if saved is not None:
             return jax.checkpoint_policies.save_only_these_names(*sorted(saved))
-        return None if self.kernels.layout is None else _all_but_resharded
+        if self.kernels.layout is None:
+            return None
+        sizes = dim_sizes(self.shape)
+        dims = _block_dims(self.shape).values()
+        return _all_but_weights(frozenset(tuple(sizes[dim or ""] for dim in names) for names in dims))
 
     def loss(self, tokens: jax.Array, targets: jax.Array) -> jax.Array:
         """Mean cross-entropy over all tokens, a float32 scalar; `targets` (B, S): the tokens to predict."""
@@ -224,9 +228,17 @@ class Decoder(nnx.Module):
         return total / tokens.size
 
 
-def _all_but_resharded(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Keeps everything but resharded copies: a gathered weight that is kept would undo its sharding."""
-    return primitive.name != "sharding_constraint"
+def _all_but_weights(shapes: frozenset[tuple[int, ...]]) -> Callable[..., bool]:
+    """Keeps every value but weights as they are computed with, which have these shapes.
+
+    A cast or gathered weight that is kept for the backward pass, of every layer, would undo its sharding.
+    """
+
+    def keep(primitive: Any, *values: Any, **_: Any) -> bool:
+        of_weight = bool(values) and getattr(values[0], "shape", None) in shapes
+        return not (of_weight and primitive.name in ("convert_element_type", "sharding_constraint"))
+
+    return keep
 
 
 def _unconstrained(value: jax.Array, names: Names) -> jax.Array:

@@ -68,15 +68,16 @@ class Layout:
         here, there = self.sharding(stored), self.sharding(used)
         kind = weight.dtype
 
-        @jax.custom_vjp
-        def use(weight: jax.Array) -> jax.Array:
+        def gather(weight: jax.Array) -> jax.Array:
             cast = jax.lax.with_sharding_constraint(weight.astype(dtype), here)
             return jax.lax.with_sharding_constraint(cast, there)
 
         def use_backward(_: None, cotangent: jax.Array) -> tuple[jax.Array]:
             return (jax.lax.with_sharding_constraint(cotangent, here).astype(kind),)
 
-        use.defvjp(lambda weight: (use(weight), None), use_backward)
+        # the forward rule is open to a checkpoint's policy, as a call of `use` itself would not be
+        use = jax.custom_vjp(gather)
+        use.defvjp(lambda weight: (gather(weight), None), use_backward)
         return use(weight)
 
     def constrain(self, value: jax.Array, names: Names) -> jax.Array:
