@@ -23,7 +23,8 @@ _PLACES = {
 def convolution_flops(convolution: Instruction) -> float:
     """2 x batch x output features x input features of a group x pairs of positions that meet.
 
-    A TPU writes matmuls as convolutions whose windows lie partly on padding: only pairs that touch input are work.
+    A TPU writes matmuls as convolutions whose windows lie partly on padding: only pairs that touch
+    input are work.
 
     Args:
         convolution: a `convolution`, or a cuDNN call for which `is_convolution` holds.

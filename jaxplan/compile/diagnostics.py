@@ -29,7 +29,8 @@ REFUSED = "compiler refused"
 # operation %x = ..." (jax 0.10), and the same with shardings as {mesh['x'=4], [{'x'}, {}]} (jax 0.12).
 _REMATERIALIZATION = re.compile(
     r"Involuntary full rematerialization\.? The compiler (?:was not able to|cannot) go from sharding "
-    r"(?P<source>\{.*?\}) to (?P<target>\{.*?\}) (?:efficiently|without doing a full rematerialization of the tensor)"
+    r"(?P<source>\{.*?\}) to (?P<target>\{.*?\}) "
+    r"(?:efficiently|without doing a full rematerialization of the tensor)"
     r" for HLO operation:? (?P<operation>.*?)(?:\. As the last resort|\. You probably want|\n|$)"
 )
 _TILES = re.compile(r"devices=\[([\d,]+)\]")

@@ -7,7 +7,7 @@ its trips.
 
     low    compute at peak rates, communication at the links' own rates, hidden perfectly: the larger of the
     two value  the walk, at the rates that measurements reached where the catalogue has them
-    high   the same rates with nothing hidden: the sum
+    high   the sum, nothing hidden, with matmuls at the rate that whole steps sustained
 
 Not modeled: contention of collectives with compute for memory and cores, pipelining across trips of a loop,
 stragglers.
@@ -90,7 +90,7 @@ def timeline(module: Module, machine: Machine, placement: Placement) -> StepTime
     return StepTime(
         value_s=total,
         low_s=max(span.compute_low, busiest),
-        high_s=span.compute + communication + span.copies,
+        high_s=span.compute_high + communication + span.copies,
         ledger=ledger,
         communication=tuple(
             Entry(name, time) for name, time in sorted(span.communication.items(), key=lambda item: -item[1])
@@ -108,8 +108,8 @@ class _Span:
     ledger: dict[str, float] = field(default_factory=dict)
     communication: dict[str, float] = field(default_factory=dict)
     links_low: dict[str, float] = field(default_factory=dict)
-    compute: float = 0.0
     compute_low: float = 0.0
+    compute_high: float = 0.0
     copies: float = 0.0
     host_bytes: int = 0
 
@@ -122,8 +122,8 @@ class _Span:
         ):
             for name, value in its.items():
                 mine[name] = mine.get(name, 0.0) + times * value
-        self.compute += times * other.compute
         self.compute_low += times * other.compute_low
+        self.compute_high += times * other.compute_high
         self.copies += times * other.copies
         self.host_bytes += times * other.host_bytes
 
@@ -210,8 +210,8 @@ class _Walk:
         if cost is None or (communicates and cost.kind == "memory-bound"):
             return now
         span.spend(cost.kind, cost.seconds)
-        span.compute += cost.seconds
         span.compute_low += cost.low_s
+        span.compute_high += cost.high_s
         return now + cost.seconds
 
     def _nested(self, instruction: Instruction) -> tuple[_Span, int]:
