@@ -150,16 +150,17 @@ def read(path: str | os.PathLike[str]) -> PlanRecord:
     _check_schema(path, data)
     try:
         file = PlanFile.model_validate_json(json.dumps(_without_counts(data)))
-    except pydantic.ValidationError as error:
-        given, expected = fault(error)
-        raise InputError(f"{path}: {given}", expected) from error
-    try:
         _check_machine(data["machine"], file)
         record = _record(file)
         _check_rules(file, record.plan)
         _check_totals(file, record)
+    except pydantic.ValidationError as error:
+        given, expected = fault(error)
+        raise InputError(f"{path}: {given}", expected) from error
     except ValueError as error:
         raise InputError(f"{path}: {error}", suggestion=AGAIN) from error
+    except ArithmeticError as error:
+        raise InputError(f"{path}: its numbers make no plan ({error})", "positive sizes", AGAIN) from error
     return record
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 
@@ -23,6 +23,7 @@ from jaxplan.plan.record import (
 )
 from jaxplan.workload.shape import Workload
 
+Count = Annotated[int, pydantic.Field(ge=1)]
 Entry = str | list[str] | None  # one entry of a PartitionSpec, and of the dims' names
 
 
@@ -128,9 +129,9 @@ class PlanFile(Section):
     workload_fingerprint: str
     mesh: list[AxisSection]
     remat: str
-    microbatches: int
-    loss_chunks: int
-    attention: str
+    microbatches: Count
+    loss_chunks: Count
+    attention: Literal["splash", "cudnn", "blockwise"]
     zero1: bool
     sequence_sharding: bool
     compiler_flags: dict[str, str]

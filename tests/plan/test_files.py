@@ -149,6 +149,8 @@ CASES = [
     (("remat",), "some", "remat must be one of none, dots"),
     (("microbatches",), 1.5, "key microbatches is 1.5. Expected a valid integer"),
     (("microbatches",), 3, "batch 16 is not divisible by data x fsdp x microbatches = 12"),
+    (("microbatches",), 0, "key microbatches is 0. Expected greater than or equal to 1"),
+    (("attention",), "flash", "key attention is 'flash'. Expected 'splash', 'cudnn' or 'blockwise'"),
     (("zero1",), "yes", "key zero1 is 'yes'. Expected a valid boolean"),
     (("zero1",), False, "rules are not those of sequence_sharding=True and zero1=False"),
     (
@@ -214,6 +216,22 @@ def every_key(value: Any, prefix: tuple = ()) -> list[tuple]:
             found.append((*prefix, key))
         found += every_key(member, (*prefix, key))
     return found
+
+
+def test_no_wrong_value_anywhere_is_a_traceback(path: Path) -> None:
+    whole = json.loads(path.read_text())
+    refused = 0
+    for keys in every_key(whole):
+        for value in (0, -1, 1e300, "x", None, [], {}, True):
+            data = copy.deepcopy(whole)
+            set_at(*keys)(data, value)
+            path.write_text(json.dumps(data))
+            try:
+                files.read(path)
+            except InputError as error:
+                assert str(error).startswith(f"{path}: "), keys
+                refused += 1
+    assert refused > 1000
 
 
 OPEN = ("evidence", "versions", "compiler_flags", "rejected")  # whose keys are the writer's own
