@@ -8,9 +8,9 @@ chip of a ring through two: line `link`, closed ring `2 link`. Stretches over se
 at once and add up. A stretch of stride s shares its links with s interleaved groups: `link / s`, `2 link / s`
 where the sub-ring closes; it is gathered first, one after the other, while the data is small.
 
-Over several torus axes the compiler's all-reduce uses every link, its all-gather and reduce-scatter often only two
-links a chip, in a single ring through the whole group (`gathers_on_all_axes`, `scatters_on_all_axes`: read from
-the HLO of libtpu 0.0.42.1, jax 0.10.2).
+Over several torus axes the compiler's all-reduce uses every link, its all-gather and reduce-scatter often
+only two links a chip, in a single ring through the whole group (`gathers_on_all_axes`,
+`scatters_on_all_axes`: read from the HLO of libtpu 0.0.42.1, jax 0.10.2).
 
 Two tiers (devices of a chip inside, torus outside; NVLink domain inside, network outside). A group of n = d h
 has d members inside each of h tiers, whose outer links all work for it: d times the outer rate of one device,
