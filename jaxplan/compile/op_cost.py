@@ -17,14 +17,14 @@ from jaxplan.compile.kernels_cost import ATTENTION_BACKWARD, ATTENTION_FORWARD, 
 from jaxplan.compile.memory_traffic import FREE, memory_traffic
 from jaxplan.machine.topology import Machine
 
-# Fitted to 618 published step times (MaxText on v5e to tpu7x; Megatron, FSDP and others on A100, H100,
-# B200): the part of the matmul peak that fused attention kernels reach, and the part of the memory rate
-# that long passes reach.
+# Fitted to 618 published step times (MaxText on v5e to tpu7x; Megatron, FSDP and others on A100, H100, B200):
+# the part of the matmul peak that fused attention kernels reach, and the part of the memory rate that long
+# passes reach.
 ATTENTION_FRACTION = {"tpu": 0.35, "gpu": 0.55}
 MEMORY_FRACTION = 0.75
-# Catalogue rates are the best that matmuls of any shape reached. Fitted to the same steps, H100 matmuls ran at
-# 0.66 of the peak where the best case is 0.80: the slow end of what a schedule may take. A TPU's cycles need no
-# such allowance.
+# Catalogue rates are the best that matmuls of any shape reached. Fitted to the same steps, H100 matmuls ran
+# at 0.66 of the peak where the best case is 0.80: the slow end of what a schedule may take. A TPU's cycles need
+# no such allowance.
 SUSTAINED_FRACTION = {"tpu": 1.0, "gpu": 0.82}
 # Chosen: the order of a kernel launch that no graph hides. It matters only where kernels are short.
 KERNEL_GAP_S = 3e-6

@@ -1,5 +1,6 @@
 """Compiles with the compilers that are installed, in processes of their own."""
 
+import gzip
 import importlib.util
 import json
 import subprocess
@@ -17,14 +18,19 @@ PROGRAMS = Path(__file__).with_name("hlo_programs.py")
 SMALL = "layers=2,embed=256,mlp=512,vocab=512,batch=8,seq=256"
 
 
+def installed(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # of the package that would hold it
+        return False
+
+
 def compiled(target, tmp_path):
     out = tmp_path / "step"
     command = [sys.executable, str(PROGRAMS), target, "fsdp=4,tensor=2", SMALL, str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     record = json.loads(Path(f"{out}.json").read_text())
-    import gzip
-
     return parse(gzip.decompress(Path(f"{out}.hlo.gz").read_bytes()).decode()), record
 
 
@@ -47,14 +53,12 @@ def test_cpu(tmp_path):
 
 
 @pytest.mark.compiler
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+@pytest.mark.skipif(not installed("libtpu"), reason="libtpu is not installed")
 def test_tpu(tmp_path):
     check(*compiled("v5p:2x2x2", tmp_path), fused=True)
 
 
 @pytest.mark.compiler
-@pytest.mark.skipif(
-    importlib.util.find_spec("jax_plugins.xla_cuda13") is None, reason="the CUDA plugin is not installed"
-)
+@pytest.mark.skipif(not installed("jax_plugins.xla_cuda13"), reason="the CUDA plugin is not installed")
 def test_gpu(tmp_path):
     check(*compiled("h100:1x8x1", tmp_path), fused=True)
