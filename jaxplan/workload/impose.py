@@ -78,32 +78,31 @@ class _Layout:
     rules: Rules
     mesh: Mesh
 
-    def sharding(self, shape: Shape, context: Sequence[int] = ()) -> NamedSharding:
-        """The sharding of a shape, in an operation over further atoms."""
+    def sharding(self, shape: Shape, whole: Shape = (), table: Shape = ()) -> NamedSharding:
+        """The sharding of a shape, in an operation over the atoms of `whole`.
+
+        Where a lookup's `table` is given, the operation runs where the table lies: its owners win.
+        """
         atoms = self.recorder.atoms
         shape = atoms.restore(atoms.resolve(shape))
-        leaves = list(dict.fromkeys([*atoms.flat(shape), *atoms.leaves(context)]))
-        index = {atom: i for i, atom in enumerate(leaves)}
-        names = [self.names.get(atom, "") for atom in leaves]
-        axes = list(self.mesh.axis_names)
-        owners = self.rules.owners(names, axes)
-        spec = []
-        for sequence in shape:
-            spec.append(
-                self._dimension([(names[index[a]], atoms.size(a), index[a]) for a in sequence], owners)
-            )
+        owners = self._owners([*atoms.flat(shape), *atoms.flat(whole)]) | self._owners(atoms.flat(table))
+        spec = [self._dimension(sequence, owners) for sequence in shape]
         return NamedSharding(self.mesh, PartitionSpec(*spec))
 
-    def _dimension(
-        self, pieces: list[tuple[str, int, int]], owners: dict[str, int]
-    ) -> tuple[str, ...] | None:
+    def _owners(self, leaves: Sequence[int]) -> dict[str, int]:
+        """The atom that owns each axis."""
+        leaves = list(dict.fromkeys(leaves))
+        names = [self.names.get(atom, "") for atom in leaves]
+        return {axis: leaves[i] for axis, i in self.rules.owners(names, self.mesh.axis_names).items()}
+
+    def _dimension(self, sequence: Sequence[int], owners: dict[str, int]) -> tuple[str, ...] | None:
         """Axes of one dimension: a PartitionSpec shards a major prefix only, in equal parts."""
         found: list[str] = []
-        for name, size, position in pieces:
-            mine: list[str] = []
-            for axis in self.rules.compute.get(name, ()):
+        for atom in sequence:
+            size, mine = self.recorder.atoms.size(atom), []
+            for axis in self.rules.compute.get(self.names.get(atom, ""), ()):
                 held = math.prod(self.mesh.shape[a] for a in (*mine, axis))
-                if owners.get(axis) == position and size % held == 0:
+                if owners.get(axis) == atom and size % held == 0:
                     mine.append(axis)
             found += mine
             if math.prod(self.mesh.shape[axis] for axis in mine) != size:
@@ -150,7 +149,7 @@ class _Emitter:
             return self.scan(equation, arguments, path)
         if name == "cond":
             return self.cond(equation, arguments, path)
-        if name == "gather" and path in self.layout.recorder.tables:
+        if name == "gather":
             return self.lookup(equation, arguments, path)
         results = bind(equation, arguments)
         return self.constrained(results, path) if name in ANCHORS else results
@@ -202,36 +201,19 @@ class _Emitter:
             for result, shape in zip(results, shapes, strict=False)
         ]
 
-    def lookup(self, equation: Any, arguments: list[Any], path: Path) -> list[Any]:
-        """A lookup that runs where its table lies, the table's rows whole; results move to their layout afterwards."""
-        table, whole = self.layout.recorder.tables[path]
-        atoms = self.layout.recorder.atoms
-        if not jnp.issubdtype(arguments[0].dtype, jnp.floating) or self.layout.is_activation(table):
-            return self.constrained(bind(equation, arguments), path)
-        context = atoms.flat(whole)
-        read, stored = self.layout.sharding(table, context), self.layout.sharding(table)
-        results = bind(equation, [_gathered(arguments[0], read, stored), *arguments[1:]])
-        made = self.layout.sharding(self.layout.recorder.outputs[path][0], context)
-        return self.constrained([jax.lax.with_sharding_constraint(results[0], made)], path)
+    def lookup(self, equation: Any, arguments: Sequence[Any], path: Path) -> list[Any]:
+        """A lookup runs where its table lies, so that indices and rows travel and not the table; so does its gradient.
 
-
-def _gathered(table: jax.Array, read: NamedSharding, stored: NamedSharding) -> jax.Array:
-    """The table in the sharding in which it is read; the cotangent is constrained to the stored one, not to `read`."""
-
-    def plain(table: jax.Array) -> jax.Array:
-        return jax.lax.with_sharding_constraint(table, read)
-
-    def forward(table: jax.Array) -> tuple[jax.Array, None]:
-        return plain(table), None
-
-    def backward(_: None, cotangent: jax.Array) -> tuple[jax.Array]:
-        # first reduced where the lookup ran, then scattered: left alone XLA moves the tokens to the table instead
-        reduced = jax.lax.with_sharding_constraint(cotangent, read)
-        return (jax.lax.with_sharding_constraint(reduced, stored),)
-
-    gather = jax.custom_vjp(plain)
-    gather.defvjp(forward, backward)
-    return gather(table)
+        Left alone, XLA gathers the table, or falls back to full rematerialization on three mesh axes.
+        """
+        table, indices, whole = self.layout.recorder.tables[path]
+        fixed = () if self.layout.is_activation(table) else table
+        here = self.layout.sharding(indices, whole, fixed)
+        out = self.layout.recorder.outputs[path][0]
+        moved = jax.lax.with_sharding_constraint(arguments[1], here)
+        (rows,) = bind(equation, [arguments[0], moved])
+        rows = jax.lax.with_sharding_constraint(rows, self.layout.sharding(out, whole, fixed))
+        return self.constrained([rows], path)
 
 
 def is_key(array: Any) -> bool:

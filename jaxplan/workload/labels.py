@@ -107,7 +107,7 @@ class Recorder:
         parts: a new dim's atom to the dim that it was cut, padded or strided from, to be named after it.
         roots: values that outlive the operations: what loops carry and stack, what the step returns.
         outputs: shapes of the results of each equation by path, kept for `workload.impose`.
-        tables: for each lookup by path, the table's shape and the shape that owns its axes.
+        tables: for each lookup by path, the shapes of its table, of its indices, and of all its dims.
     """
 
     atoms: Atoms = field(default_factory=Atoms)
@@ -121,7 +121,7 @@ class Recorder:
     parts: dict[int, DimIds] = field(default_factory=dict)
     roots: set[int] = field(default_factory=set)
     outputs: dict[tuple[int, ...], list[Shape]] = field(default_factory=dict)
-    tables: dict[tuple[int, ...], tuple[Shape, Shape]] = field(default_factory=dict)
+    tables: dict[tuple[int, ...], tuple[Shape, Shape, Shape]] = field(default_factory=dict)
 
     @contextmanager
     def at(self, place: Place) -> Iterator[None]:

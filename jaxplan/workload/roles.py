@@ -74,7 +74,8 @@ class Roles:
     def attention(self) -> None:
         """In the product that makes scores, parameters' atoms are head_dim where contracted, else heads.
 
-        Scores hold a dim and its copy; the product that contracts the copy has heads and the values' head_dim.
+        Scores hold a dim and its copy, the sequence; the product that contracts the copy has heads and the values'
+        head_dim.
         """
         heads: list[int] = []
         kernels = [(dims, dims[-1:]) for dims, _ in self._forward("attention")]
@@ -82,8 +83,11 @@ class Roles:
         for dims, gone in pairs:
             if not self._has_copy(set(dims) - set(gone)):
                 continue
+            lengths = {self.recorder.atoms.original(atom) for atom in dims}
             for atom in dims:
-                if atom in gone:
+                if atom in lengths and atom not in self.names:
+                    self.names[atom] = free_name(self.recorder, atom, "seq", self.names)
+                elif atom in gone:
                     self._name(atom, "head_dim")
                 elif atom in self.count and atom not in self.names and atom not in heads:
                     heads.append(atom)

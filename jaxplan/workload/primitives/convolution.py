@@ -6,15 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from jaxplan.workload.labels import Array, Recorder, elements, sizes
+import numpy as np
+
+from jaxplan.workload.labels import Array, Recorder, sizes
 from jaxplan.workload.primitives.registry import rule
 from jaxplan.workload.table import DimIds
 
 
 @rule("conv_general_dilated")
 def conv_general_dilated(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
-    """FLOPs: 2 x result elements x kernel elements per result channel (padding counted as work).
+    """FLOPs: 2 x batch x channels in and out x pairs of a result position and a kernel position that meet an element.
 
+    What falls on padding, or between the elements of a dilated image (a strided convolution's gradient), is no work.
     A spatial dim that keeps its size keeps its atom; a strided one gets a new atom that remembers where it came from.
     """
     params, atoms = equation.params, recorder.atoms
@@ -35,7 +38,6 @@ def conv_general_dilated(recorder: Recorder, equation: Any, operands: Sequence[A
         contracted.append(kernel[k])
     whole = recorder.distinct((*out, *contracted))
     result = recorder.add_value(equation.outvars[0].aval, whole[: len(out)])
-    window = math.prod(sizes(equation.invars[1])[k] for k in kernel_spec[1:])
     recorder.add_operation(
         "conv_general_dilated",
         "matmul",
@@ -43,7 +45,7 @@ def conv_general_dilated(recorder: Recorder, equation: Any, operands: Sequence[A
         [result],
         whole,
         whole[len(out) :],
-        2.0 * elements(equation.outvars[0]) * window / grouped_batch,
+        _flops(equation),
     )
     return [result]
 
@@ -67,3 +69,30 @@ def _spatial(
     if strided and image:
         recorder.parts[strided[0]] = image
     return strided
+
+
+def _flops(equation: Any) -> float:
+    params = equation.params
+    numbers = params["dimension_numbers"]
+    image, kernel, out = (sizes(v) for v in (*equation.invars[:2], equation.outvars[0]))
+    pairs = math.prod(
+        _meetings(image[i], kernel[k], out[o], stride, padding[0], dilation, kernel_dilation)
+        for i, k, o, stride, padding, dilation, kernel_dilation in zip(
+            numbers.lhs_spec[2:],
+            numbers.rhs_spec[2:],
+            numbers.out_spec[2:],
+            params["window_strides"],
+            params["padding"],
+            params["lhs_dilation"],
+            params["rhs_dilation"],
+            strict=True,
+        )
+    )
+    batch, channels = (out[o] for o in numbers.out_spec[:2])
+    return 2.0 * batch * channels * kernel[numbers.rhs_spec[1]] * pairs
+
+
+def _meetings(image: int, kernel: int, out: int, stride: int, low: int, dilation: int, kernel_dilation: int) -> int:
+    """Pairs of a result position and a kernel position along one spatial dim that meet an element of the image."""
+    at = np.arange(out)[:, None] * stride + np.arange(kernel) * kernel_dilation - low
+    return int(((at >= 0) & (at <= (image - 1) * dilation) & (at % dilation == 0)).sum())

@@ -34,7 +34,7 @@ def gather(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list
     )
     whole = atoms.distinct((*out, *contracted))[0]
     result = recorder.add_value(equation.outvars[0].aval, whole[: len(out)])
-    recorder.tables[recorder.place.path] = (table, whole)
+    recorder.tables[recorder.place.path] = (table, indices, whole)
     reads = [(operands[0], table), (operands[1], indices)]
     recorder.add_operation("gather", "lookup", reads, [result], whole, whole[len(out) :])
     return [result]
