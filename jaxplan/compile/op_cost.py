@@ -23,7 +23,7 @@ from jaxplan.machine.topology import Machine
 ATTENTION_FRACTION = {"tpu": 0.35, "gpu": 0.55}
 MEMORY_FRACTION = 0.75
 # Catalogue rates are the best that matmuls of any shape reached. Fitted to the same steps, H100 matmuls ran
-# at 0.66 of the peak where the best case is 0.80: the slow end of what a schedule may take. A TPU's cycles need
+# at 0.66 of the peak where the best case is 0.80: the slow end of what a schedule may take. TPU cycles need
 # no such allowance.
 SUSTAINED_FRACTION = {"tpu": 1.0, "gpu": 0.82}
 # Chosen: the order of a kernel launch that no graph hides. It matters only where kernels are short.
