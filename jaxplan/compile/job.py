@@ -17,7 +17,6 @@ import json
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -45,14 +44,6 @@ def captured_stderr() -> str:
     size = os.fstat(2).st_size
     start = max(_stderr_start, size - STDERR_READ_BYTES)
     return os.pread(2, size - start, start).decode(errors="replace")
-
-
-def preload(modules: list[str]) -> float:
-    """Import modules, so that the next job finds them imported; the seconds it took."""
-    start = time.perf_counter()
-    for module in modules:
-        importlib.import_module(module)
-    return time.perf_counter() - start
 
 
 def resolve(function: str) -> Callable[..., Any]:

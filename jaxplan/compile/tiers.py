@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import cached_property
 from typing import Any
 
-from jaxplan.compile.cache import Cache, source_hash
+from jaxplan.compile.cache import Cache, digest, source_hash
 from jaxplan.compile.diagnostics import crash
 from jaxplan.compile.environment import (
     MAX_HOST_DEVICES,
@@ -40,9 +40,6 @@ TRACED_BY = ("workload", "plan")                            # the sources that d
 PROVED_BY = ("workload", "plan", "machine", "compile")      # and those that decide evidence
 KEPT = ("ok", "does not fit")                               # a crash or a time-out may not happen again
 
-# Imported while nothing else is to be done, so that the first job finds it there.
-PRELOADED = ["jax", "jax.experimental.topologies", "flax.nnx", "optax", "jaxplan.compile.lower"]
-
 
 class Tiers:
     """The compilers that can judge plans for one machine. A context manager; Ctrl-C in it kills the workers.
@@ -55,6 +52,7 @@ class Tiers:
         self.machine, self.jobs = machine, jobs
         self.cache = Cache() if cache is None else cache
         self._pool: WorkerPool | None = None
+        self._asked: dict[str, Future[Evidence]] = {}
         self._lock = threading.Lock()
 
     @cached_property
@@ -75,10 +73,6 @@ class Tiers:
         elif not (found := available(self.target)).ok:
             notes.append(f"{found.problem}: plans are partitioned at most. Install it with: {found.install}")
         return tuple(notes)
-
-    def preload(self) -> None:
-        """Start one worker and let it import what the first job needs."""
-        self._workers.submit(Job("jaxplan.compile.job:preload", {"modules": PRELOADED}, self.environment))
 
     def trace(self, workload: Workload) -> Table:
         """The workload's table, from the cache or from a worker.
@@ -105,11 +99,17 @@ class Tiers:
         return Table.from_json(outcome.value)
 
     def partition(self, plan: Plan) -> Future[Evidence] | None:
-        """What the host's partitioner makes of a plan; None where no compiler here can partition it."""
+        """What the host's partitioner makes of a plan; None where no compiler here can partition it.
+
+        Beyond the devices that the host takes, a GPU plan is compiled instead: stronger, and as cheap.
+        """
         view = host_view(plan, available("cuda").ok)
         if view is None:
             return None
-        return self._prove(view.plan, "partitioned", view.platform, note=view.note, timed=view.shrunk == 1)
+        if view.platform == self.target:
+            return self.compile(plan)
+        timed = view.shrunk == 1
+        return self._prove(view.plan, "partitioned", view.platform, note=view.note, timed=timed)
 
     def compile(self, plan: Plan, *, init: bool = False, buffers: bool = True) -> Future[Evidence] | None:
         """What the target's own compiler makes of a plan; None where it is not installed here.
@@ -136,7 +136,11 @@ class Tiers:
         asked = {"tier": tier, "platform": platform, "init": init, "buffers": buffers}
         asked["decisions"] = plan.decisions()
         parts = {**asked, "note": note, **_deciding(platform, PROVED_BY)}
-        answer: Future[Evidence] = Future()
+        key = digest(parts)
+        with self._lock:
+            if key in self._asked:
+                return self._asked[key]
+            answer = self._asked[key] = Future()
         known = self.cache.get(tier, parts)
         if known is not None:
             answer.set_result(Evidence.from_json(known, from_cache=True))
@@ -149,6 +153,8 @@ class Tiers:
             evidence = evidence if timed else evidence.untimed()
             if evidence.status in KEPT:
                 self.cache.put(tier, parts, evidence.to_json())
+            if evidence.status not in KEPT:
+                self._asked.pop(key, None)      # whoever asks again gets another try
             answer.set_result(evidence)
 
         self._workers.submit(job, done=finished)

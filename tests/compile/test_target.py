@@ -46,6 +46,16 @@ def test_gpus_are_counted_host_by_host():
     assert [row[0] for row in table] == list(range(16)) and machine.hosts == 2
 
 
+@pytest.mark.parametrize("level", ["0", "3"])
+def test_the_partitioners_warning_is_seen_whatever_the_users_log_level(monkeypatch, level):
+    """x (16, 16, 16) from P(y, None, x) to P(None, (x, y), None) on a 4 x 2 mesh warns once (xla#15207)."""
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
+    here = environment(8).with_variables(PYTHONPATH=str(__file__).rpartition("/")[0])
+    outcome = run(Job("target_jobs:involuntary_rematerialization", {}, here))
+    assert outcome.ok, outcome.message
+    assert [row["kind"] for row in outcome.value] == ["full rematerialization"]
+
+
 def test_host_devices_make_a_mesh_in_the_placements_order():
     plan = tiny_plan()
     order = place(plan.machine, plan.sizes).order

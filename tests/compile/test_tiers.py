@@ -56,9 +56,10 @@ def tiers(tmp_path, monkeypatch):
 
 def test_an_answer_is_asked_for_once(tiers):
     first = tiers.compile(PLAN).result()
-    second = tiers.compile(PLAN).result()
-    assert len(tiers._pool.jobs) == 1 and first == second == GOOD
-    assert second.from_cache and not first.from_cache
+    assert tiers.compile(PLAN).result() is first == GOOD and not first.from_cache
+    again = Tiers(PLAN.machine, cache=tiers.cache)
+    assert again.compile(PLAN).result() == GOOD and again.compile(PLAN).result().from_cache
+    assert len(tiers._pool.jobs) == 1 and again._pool is None
 
 
 def test_what_decides_the_answer_decides_the_entry(tiers, monkeypatch):
@@ -93,6 +94,14 @@ def test_every_outcome_is_evidence_and_bad_luck_is_not_kept(tiers, outcome):
     assert evidence.message and "\n" not in evidence.message and evidence.fits is None
     tiers._pool.outcome = Outcome("ok", GOOD.to_json())
     assert tiers.compile(PLAN).result().ok
+
+
+def test_a_plan_too_large_for_the_host_is_partitioned_by_the_compile_that_proves_it(tiers):
+    plan = tiny_plan("512x8", "h100", (512, 2, 4), "cudnn", batch=2048)
+    large = Tiers(plan.machine, cache=tiers.cache)
+    large._pool = tiers._pool
+    assert large.partition(plan) is large.compile(plan)
+    assert [job.arguments["platform"] for job in tiers._pool.jobs] == ["cuda"]
 
 
 def test_that_a_plan_does_not_fit_is_kept(tiers):
