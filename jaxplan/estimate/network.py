@@ -18,8 +18,8 @@ PROBE_BYTES = 1e9       # `collectives.seconds` is a line in the bytes: two poin
 
 
 @dataclass(frozen=True)
-class Price:
-    """Of one kind of collective over one set of axes, one entry a plan.
+class Prices:
+    """Of several kinds of collectives over sets of axes, float [meshes, collectives].
 
     Attributes:
         start_s: fixed seconds of one execution.
@@ -49,14 +49,16 @@ class Network:
             except (JaxplanError, ValueError) as error:
                 self.placements.append(None)
                 self.illegal[row] = str(error)
-        self._prices: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
+        self._lines: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
 
-    def price(self, kind: str, axes: tuple[str, ...], mesh: np.ndarray) -> Price:
-        """The price of a collective for each plan; `mesh` gives each plan's row."""
-        key = kind, axes
-        if key not in self._prices:
-            self._prices[key] = np.array([_line(kind, axes, placement) for placement in self.placements])
-        return Price(*self._prices[key][mesh].T)
+    def prices(self, collectives: Sequence[tuple[str, tuple[str, ...]]]) -> Prices:
+        """The prices of collectives, given as (kind, axes), on every mesh."""
+        for kind, axes in collectives:
+            if (kind, axes) not in self._lines:
+                lines = [_line(kind, axes, placement) for placement in self.placements]
+                self._lines[kind, axes] = np.array(lines)
+        columns = np.array([self._lines[key] for key in collectives]).reshape(-1, len(self.placements), 4)
+        return Prices(*columns.transpose(2, 1, 0))
 
 
 def _line(kind: str, axes: tuple[str, ...], placement: Placement | None) -> tuple[float, float, float, float]:

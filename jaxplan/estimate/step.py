@@ -10,20 +10,20 @@ that the next matmul waits for are not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from jaxplan.estimate.communication import Traffic, traffic
 from jaxplan.estimate.compute import Work, work
 from jaxplan.estimate.memory import memory
-from jaxplan.estimate.network import Network
+from jaxplan.estimate.network import Network, Prices
 from jaxplan.estimate.terms import TermMatrix
 from jaxplan.estimate.view import View
 from jaxplan.machine.topology import Machine
 
-CHUNK = 8192    # plans priced at a time: the monomials of this many stay in the processor's cache
+CHUNK = 4096    # plans priced at a time: the monomials of this many stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -52,28 +52,24 @@ class Estimates:
     collective_s: np.ndarray
     collective_bytes: np.ndarray
 
-    @property
+    @cached_property
     def total_bytes(self) -> np.ndarray:
         return self.memory_bytes.sum(axis=1)
 
-    @property
+    @cached_property
     def busy_s(self) -> np.ndarray:
         """Time that the device computes."""
         return self.compute_s.sum(axis=1)
 
-    @property
+    @cached_property
     def prefetchable_s(self) -> np.ndarray:
         """Communication of state, which can run while the device computes."""
-        return self._communication(True)
+        return self.collective_s @ np.array([float(entry.prefetchable) for entry in self.collectives])
 
-    @property
+    @cached_property
     def blocking_s(self) -> np.ndarray:
         """Communication of activations, for which the next matmul waits."""
-        return self._communication(False)
-
-    def _communication(self, prefetchable: bool) -> np.ndarray:
-        columns = [i for i, c in enumerate(self.collectives) if c.prefetchable == prefetchable]
-        return self.collective_s[:, columns].sum(axis=1)
+        return self.collective_s @ np.array([float(not entry.prefetchable) for entry in self.collectives])
 
     @property
     def low_s(self) -> np.ndarray:
@@ -100,53 +96,56 @@ class Estimator:
         moments = [part for m in ledger.moments for part in (m.gradients, m.activations, m.workspace)]
         works = [cost for entry in self.works for cost in (entry.flops, entry.nbytes)]
         moved = [cost for entry in self.collectives for cost in (entry.nbytes, entry.executions)]
+        self._priced: tuple[Network, Prices] | None = None
         self._matrix = TermMatrix.of([*state, *moments, *works, *moved])
 
     def evaluate(self, variables: np.ndarray, mesh: np.ndarray, network: Network) -> Estimates:
-        """Prices plans.
+        """The whole ledgers of plans.
 
         Args:
             variables: float [plans, variables], `estimate.terms.VARIABLES` of each plan.
             mesh: int [plans], the row of `network` that holds each plan's links.
             network: the links of every set of mesh axes on every distinct mesh.
         """
-        parts = [
-            self._evaluate(variables[i : i + CHUNK], mesh[i : i + CHUNK], network)
-            for i in range(0, max(1, len(variables)), CHUNK)
-        ]
-        arrays = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-        return Estimates(self.works, self.collectives, self.moments, *arrays)
-
-    def _evaluate(self, variables: np.ndarray, mesh: np.ndarray, network: Network) -> Sequence[np.ndarray]:
         costs = self._matrix.evaluate(variables)
         bounds = np.cumsum([3, 3 * len(self.moments), 2 * len(self.works)])
         state, moments, works, moved = np.split(costs, bounds, axis=1)
         moments = moments.reshape(len(costs), -1, 3)
         largest = moments.sum(axis=2).argmax(axis=1)
-        memory_bytes = np.concatenate([state, moments[np.arange(len(costs)), largest]], axis=1)
         flops, nbytes = works[:, 0::2], works[:, 1::2]
-        peak, hbm = self._peaks(), self.machine.device_hbm_bytes_per_s
-        ideal_s = np.maximum(flops / peak, nbytes / hbm)
-        compute_s = np.maximum(flops / (peak * matmul_fraction(self.machine)), nbytes / hbm)
-        collective_bytes, executions = moved[:, 0::2].copy(), moved[:, 1::2]
-        collective_s, ideal_collective_s = np.empty_like(collective_bytes), np.empty_like(collective_bytes)
-        for i, entry in enumerate(self.collectives):
-            price = network.price(entry.kind, entry.axes, mesh)
-            started = price.start_s * executions[:, i]
-            collective_bytes[:, i] *= price.moves
-            collective_s[:, i] = started + price.byte_s * collective_bytes[:, i]
-            ideal_collective_s[:, i] = started + price.ideal_byte_s * collective_bytes[:, i]
-        return (
-            memory_bytes,
-            largest,
-            ideal_s,
-            compute_s,
-            flops,
-            ideal_collective_s,
-            collective_s,
-            collective_bytes,
+        hbm_s = nbytes / self.machine.device_hbm_bytes_per_s
+        peak_s = flops / self._peaks
+        prices = self._prices(network)
+        collective_bytes = moved[:, 0::2] * prices.moves[mesh]
+        started_s = moved[:, 1::2] * prices.start_s[mesh]
+        return Estimates(
+            works=self.works,
+            collectives=self.collectives,
+            moments=self.moments,
+            memory_bytes=np.concatenate([state, moments[np.arange(len(costs)), largest]], axis=1),
+            moment=largest,
+            ideal_s=np.maximum(peak_s, hbm_s),
+            compute_s=np.maximum(peak_s / matmul_fraction(self.machine), hbm_s),
+            flops=flops,
+            ideal_collective_s=started_s + collective_bytes * prices.ideal_byte_s[mesh],
+            collective_s=started_s + collective_bytes * prices.byte_s[mesh],
+            collective_bytes=collective_bytes,
         )
 
+    def totals(self, variables: np.ndarray, mesh: np.ndarray, network: Network) -> np.ndarray:
+        """Memory, low, value and high of plans, float [plans, 4]: what a ranking needs, a cacheful of plans at a time."""
+        out = np.empty((len(variables), 4))
+        for i in range(0, len(variables), CHUNK):
+            found = self.evaluate(variables[i : i + CHUNK], mesh[i : i + CHUNK], network)
+            out[i : i + CHUNK] = np.column_stack([found.total_bytes, found.low_s, found.value_s, found.high_s])
+        return out
+
+    def _prices(self, network: Network) -> Prices:
+        if self._priced is None or self._priced[0] is not network:
+            self._priced = network, network.prices([(entry.kind, entry.axes) for entry in self.collectives])
+        return self._priced[1]
+
+    @cached_property
     def _peaks(self) -> np.ndarray:
         """The peak rate that bounds each entry's FLOPs: the matrix units for matmuls, none for memory-bound passes."""
         peak = self.machine.device_flops_per_s(self.view.table.compute_dtype)

@@ -67,8 +67,7 @@ def rank(space: Space, table: Table, machine: Machine) -> Ranking:
     """Prices the whole space: one estimator for each pair of rules and rematerialization policy."""
     network = Network(machine, space.meshes)
     variables = space.variables()
-    totals = np.full(len(space), np.inf)
-    low, value, high = totals.copy(), totals.copy(), totals.copy()
+    found = np.full((len(space), 4), np.inf)
     estimators = {}
     cuts = [cut(table, POLICIES[name].saved) for name in space.policies]
     for r, rules in enumerate(space.rule_sets):
@@ -78,7 +77,5 @@ def rank(space: Space, table: Table, machine: Machine) -> Ranking:
                 continue
             view = View(table, standard_rules(rules.sequence_sharding, rules.zero1), kept)
             estimators[r, p] = estimator = Estimator(view, machine)
-            found = estimator.evaluate(variables[rows], space.mesh[rows], network)
-            totals[rows] = found.total_bytes
-            low[rows], value[rows], high[rows] = found.low_s, found.value_s, found.high_s
-    return Ranking(space, machine, estimators, network, totals, low, value, high)
+            found[rows] = estimator.totals(variables[rows], space.mesh[rows], network)
+    return Ranking(space, machine, estimators, network, *found.T)

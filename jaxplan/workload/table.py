@@ -13,6 +13,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 Phase = Literal["forward", "backward", "update"]
@@ -44,7 +45,7 @@ class Value:
     tag: str = ""
     path: str = ""
 
-    @property
+    @cached_property
     def dims(self) -> DimIds:
         return tuple(d for sequence in self.shape for d in sequence)
 
@@ -56,7 +57,7 @@ class Read:
     value: int
     shape: Shape
 
-    @property
+    @cached_property
     def dims(self) -> DimIds:
         return tuple(d for sequence in self.shape for d in sequence)
 
@@ -118,7 +119,11 @@ class Table:
 
     def nbytes(self, value: int) -> int:
         """Bytes of one copy of a value, unsharded."""
-        return self.elements(self.values[value].dims) * self.values[value].itemsize
+        return self._value_bytes[value]
+
+    @cached_property
+    def _value_bytes(self) -> tuple[int, ...]:
+        return tuple(self.elements(value.dims) * value.itemsize for value in self.values)
 
     def flops(self, kind: Kind | None = None, phase: Phase | None = None) -> float:
         """Total FLOPs of one step, unsharded, without recomputation."""
