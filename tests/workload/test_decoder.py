@@ -211,3 +211,26 @@ def test_bad_input_is_named():
         loss_function(TINY, BATCH, SEQ, remat="some")
     with pytest.raises(InputError, match="at most 32"):
         loss_function(OLD, BATCH, 64)
+
+
+def test_weights_are_gathered_to_compute_and_never_kept():
+    """fsdp 8, nothing rematerialized: no stack of whole weights among what the forward pass keeps."""
+    wide = dataclasses.replace(TINY, name="wide", embed=128, mlp=512)
+    layout = Layout(
+        Mesh(np.array(jax.devices()).reshape(1, 8, 1), ("data", "fsdp", "tensor")),
+        standard_rules(True, False),
+    )
+    model = loss_function(wide, BATCH, SEQ, kernels=Kernels("blockwise", 1, layout), remat="none")
+    names = leaf_dims(model.params, model.parameter_dims)
+    specs = [layout.sharding(layout.parameter_spec(n)) for n in names]
+    stored = jax.tree.map(
+        lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s),
+        model.params,
+        jax.tree.structure(model.params).unflatten(specs),
+    )
+    ids = jax.ShapeDtypeStruct(
+        (BATCH, SEQ), jnp.int32, sharding=layout.sharding(layout.spec(("batch", None)))
+    )
+    text = jax.jit(jax.grad(model.loss)).lower(stored, {"tokens": ids, "targets": ids}).compile().as_text()
+    assert "[128,512]" in text  # gathered for one layer
+    assert "[2,128,512]" not in text  # never for all
