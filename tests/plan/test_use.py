@@ -1,6 +1,10 @@
 """A plan in use on eight virtual CPU devices: meshes, shardings of Flax and optax states, a checked jit."""
 
 import dataclasses
+import json
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -487,3 +491,47 @@ def test_a_plan_of_one_axis_works_too() -> None:
     loaded = LoadedPlan(make_record(make_plan(1, 8, 1, zero1=False)))
     mesh = loaded.mesh(virtual=True)
     assert specs(loaded.shardings(matrix(), mesh, names=NAMES)) == {"w": P("fsdp", "tensor")}
+
+
+COMPILE_ONLY = """
+import jax, jax.numpy as jnp
+from jax.experimental import topologies
+from conftest import make_plan, make_record
+from jaxplan.plan.devices import same_chip
+from jaxplan.plan.use import LoadedPlan
+
+devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
+loaded = LoadedPlan(make_record(make_plan()))
+assert same_chip(loaded.plan.machine.chip, devices[0].device_kind)
+mesh = loaded.mesh(devices=devices[::-1])
+state = {"w": jax.ShapeDtypeStruct((512, 1024), jnp.float32)}
+batch = jax.ShapeDtypeStruct((16, 512), jnp.float32)
+function = lambda s, b: jax.tree.map(lambda w: w + (b @ w).sum(), s)
+compiled = loaded.jit(function, mesh=mesh, names={"w": ("embed", "mlp")}).compile(state, batch)
+print(compiled.memory_analysis().alias_size_in_bytes, [list(d.coords) for d in mesh.devices[0, 0]])
+"""
+
+
+@pytest.mark.compiler
+def test_a_step_compiles_for_a_machine_that_is_not_here() -> None:
+    pytest.importorskip("libtpu", reason="libtpu is not installed: pip install 'jax[tpu]'")
+    tpu = {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    }
+    here = Path(__file__).parent
+    environment = {
+        **os.environ,
+        **tpu,
+        "PYTHONPATH": f"{here.parent.parent}:{here}",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+    }
+    command = [sys.executable, "-c", COMPILE_ONLY]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    # the donated state's local bytes; neighbors of the tensor axis are neighbors on the torus
+    aliased, coords = done.stdout.strip().split(" ", 1)
+    assert int(aliased) == 512 * 1024 * 4 // 4
+    (x0, y0, _), (x1, y1, _) = json.loads(coords)
+    assert abs(x0 - x1) + abs(y0 - y1) == 1
