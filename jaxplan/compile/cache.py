@@ -30,7 +30,7 @@ def digest(data: Any) -> str:
 
 @functools.cache
 def source_hash(*parts: str) -> str:
-    """Hash of jaxplan's own sources in these folders or files of the package: another program, another hash."""
+    """Hash of our own sources in these folders or files of the package: another program, another hash."""
     total = hashlib.sha256()
     for part in parts:
         path = PACKAGE / part

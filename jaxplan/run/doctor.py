@@ -144,7 +144,7 @@ def _host() -> Check:
     free, cores = host.available_bytes(), host.cores()
     said = f"{cores} cores, {format_bytes(free)} of {format_bytes(host.memory_bytes())} memory free"
     if free < LITTLE_MEMORY_BYTES:
-        return Check("host", "ok", f"{said}: little for two compiles at a time", "jaxplan search --jobs 1 ...")
+        return Check("host", "ok", f"{said}: little for two compiles", "jaxplan search --jobs 1 ...")
     return Check("host", "ok", said)
 
 
