@@ -65,17 +65,28 @@ def rounded_to_bf16(module: Module, instruction: Instruction, index: int | None)
     return bool(uses) and all(user.opcode == "convert" and user.shape.dtype == "bf16" for user, _ in uses)
 
 
+def widened_from_bf16(module: Module, operand: Instruction) -> bool:
+    """Whether a float32 operand is a bfloat16 value that was only converted."""
+    source = operand
+    while source.opcode in _ALIASES or source.opcode == "fusion":
+        root = module.callee(source, "calls").root if source.opcode == "fusion" else source.operand(0)
+        if root is None:
+            return False
+        source = root
+    return source.opcode == "convert" and source.operand(0).shape.dtype == "bf16"
+
+
 def sum_of(module: Module, instruction: Instruction, index: int) -> str:
-    """The addition that array `index` of a result ends in, computation and name; empty where it has other
-    users.
+    """The addition in which array `index` of a result ends, as computation/name; empty where used elsewhere.
 
     Arrays of one all-reduce that end in one addition could be added first and reduced as one (XLA's
     accelerator pipelines do so: AllReduceReassociate; the CPU's does not).
     """
     end, at = instruction, index
+    through = _ALIASES | {"convert", "dynamic-slice"}
     found = ""
     while True:
-        uses = list(_final_uses(module, end, at if end is instruction else None, _ALIASES | {"convert"}))
+        uses = list(_final_uses(module, end, at if end is instruction else None, through))
         if len(uses) != 1 or uses[0][0].opcode != "add":
             return found
         end = uses[0][0]

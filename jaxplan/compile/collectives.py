@@ -22,6 +22,7 @@ from jaxplan.compile.collective_form import (
     rounded_to_bf16,
     slices_of,
     sum_of,
+    widened_from_bf16,
 )
 from jaxplan.compile.hlo import BITS, Computation, HloError, Instruction, Module
 from jaxplan.compile.hlo_cost import FlopCounter
@@ -263,13 +264,15 @@ class _Reader:
         """How an accelerator would move host XLA's array: (as reduce-scatter?, share of the bytes)."""
         if not self._widened:
             return False, 1.0
+        sliced = kind == ALL_REDUCE and slices_of(self._module, instruction, index) == size
         if kind == ALL_REDUCE and index is not None:
             together = sum_of(self._module, instruction, index)
             if together and together in sums:
-                return False, 0.0
+                return sliced, 0.0
             sums.add(together)
-        sliced = kind == ALL_REDUCE and slices_of(self._module, instruction, index) == size
         narrow = rounded_to_bf16(self._module, instruction, index)
+        if kind not in (ALL_REDUCE, REDUCE_SCATTER):  # sums may be meant in float32
+            narrow = narrow or widened_from_bf16(self._module, instruction.operand(index or 0))
         return sliced, BITS["bf16"] / BITS["f32"] if narrow else 1.0
 
     def _end(

@@ -22,9 +22,7 @@ def test_fsdp_moves_what_the_formulas_say(name):
     model = fixtures.model(name)
     layers, unembed = model.layers * layer_parameters(model), model.embed * model.vocab
     tokens, norms = model.batch * model.seq, model.layers * 2 * model.embed
-    lookups = (
-        2 * tokens // fixtures.DEVICES * model.embed * BF16
-    )  # to and fro between vocabulary rows and batch rows
+    lookups = 2 * tokens // fixtures.DEVICES * model.embed * BF16  # to and fro between vocabulary rows and batch rows
     assert found(name) == {
         # weights in bfloat16, gathered forward and backward; the unembedding once; the token ids
         ("all-gather", ("fsdp",)): (2 * layers + unembed) * BF16 + tokens * S32,
@@ -48,9 +46,7 @@ def test_three_axes_move_what_the_formulas_say(name):
     # Two block outputs forward, one recomputed (the last is not needed), two backward, a layer; one for the
     # head.
     matmuls = (5 * model.layers + 1) * activation
-    assert total[("all-reduce", ("tensor",))] == pytest.approx(
-        matmuls, rel=1e-3
-    )  # the rest is softmax statistics
+    assert total[("all-reduce", ("tensor",))] == pytest.approx(matmuls, rel=1e-3)  # the rest is softmax statistics
     assert total[("all-reduce", ("data",))] == (layers + unembed) * BF16 / sizes["fsdp"]
 
 
@@ -59,9 +55,7 @@ def test_tpus_of_every_kind_gather_the_same(name):
     model = fixtures.model(name)
     weights = model.layers * layer_parameters(model) / 2 * BF16
     total = found(name)
-    assert (
-        2 * weights <= total[("all-gather", ("fsdp",))] <= 2 * weights + 2 * model.embed * model.vocab * BF16
-    )
+    assert 2 * weights <= total[("all-gather", ("fsdp",))] <= 2 * weights + 2 * model.embed * model.vocab * BF16
     assert {axes for _, axes in total} <= {("fsdp",), ("tensor",), ("fsdp", "tensor")}
 
 
@@ -71,9 +65,7 @@ def test_asynchronous_fusions_count_once():
     module = fixtures.module("v5e_mixed")
     marks = sum(one.custom_call_target == "AsyncCollectiveStart" for one in module.instructions())
     hidden = [
-        one
-        for one in collectives(module, fixtures.axes("v5e_mixed"))
-        if one.asynchronous and one.kind == "all-gather"
+        one for one in collectives(module, fixtures.axes("v5e_mixed")) if one.asynchronous and one.kind == "all-gather"
     ]
     assert marks == len(hidden) == 11
 
@@ -81,11 +73,7 @@ def test_asynchronous_fusions_count_once():
 def test_sparse_core_calls_are_asynchronous():
     found = collectives(fixtures.module("tpu7x_mixed"), fixtures.axes("tpu7x_mixed"))
     text = fixtures.text("tpu7x_mixed")
-    assert (
-        sum(one.asynchronous for one in found)
-        >= text.count(" call-start(") - text.count(" call-start(%copy")
-        > 0
-    )
+    assert sum(one.asynchronous for one in found) >= text.count(" call-start(") - text.count(" call-start(%copy") > 0
 
 
 def test_windowed_matmuls_become_permutes_tied_to_their_operation():
@@ -104,6 +92,14 @@ def test_gpu_collectives_say_whether_anything_hides_them():
     synchronous = fixtures.text("h100_mixed").count('"is_sync":true')
     assert sum(not one.asynchronous for one in found) == synchronous
     assert any(one.between_flops > 0 for one in found)
+
+
+@pytest.mark.parametrize(
+    ("host", "target"), [("cpu_mixed", "h100_mixed"), ("cpu_mixed_012", "h100_mixed"), ("cpu_fsdp", "h100_fsdp")]
+)
+def test_the_host_tells_what_the_gpu_moves_to_the_byte(host, target):
+    # Though its text all-reduces gradients and slices them, widens bfloat16, and reduces what it could add first.
+    assert found(host) == found(target)
 
 
 def test_host_xla_reads_as_a_target():
