@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxplan.workload.labels import Array, DraftOperation, Recorder
 
-CARRIES_NAME = ("elementwise", "move", "reduce")
+CARRIES_NAME = ("elementwise", "move")
 TRANSFORMS = re.compile(
     r"\b(jvp|transpose|vmap|while|body|checkpoint|rematted_computation|closed_call)\b|[()]"
 )

@@ -1,0 +1,83 @@
+"""The cut of each policy against what `jax.checkpoint` really keeps and runs again, to the byte and to the FLOP."""
+
+import dataclasses
+
+import pytest
+
+from jaxplan.plan.remat import POLICIES
+from jaxplan.workload.cut import Cut, cut
+from jaxplan.workload.decoder import loss_function
+from jaxplan.workload.program import trace
+from jaxplan.workload.shape import ModelShape
+from jaxplan.workload.table import Table
+
+LLAMA = ModelShape("llama", layers=3, embed=64, mlp=160, heads=8, kv_heads=4, head_dim=16, vocab=384)
+SHAPES = {
+    "llama": LLAMA,
+    "gpt": dataclasses.replace(
+        LLAMA, kv_heads=8, norm="layernorm", positions="learned", max_positions=64, activation="gelu",
+        tied_embeddings=True, attention_bias=True, output_bias=True, mlp_bias=True,
+    ),
+    "gemma": dataclasses.replace(LLAMA, qk_norm=True, post_norms=True, activation="geglu", tied_embeddings=True),
+}  # fmt: skip
+
+
+def table(shape: ModelShape, remat: str) -> Table:
+    model = loss_function(shape, 4, 32, remat=remat)
+    return trace(model.loss, model.params, model.batch, model.parameter_dims, model.batch_dims)
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def shape(request: pytest.FixtureRequest) -> ModelShape:
+    return SHAPES[request.param]
+
+
+@pytest.fixture(scope="module")
+def plain(shape: ModelShape) -> Table:
+    return table(shape, "none")
+
+
+def kept_bytes(table: Table, values) -> int:
+    return sum(table.nbytes(v) * table.values[v].copies for v in values)
+
+
+def heavy_flops(operations) -> float:
+    return sum(op.flops * op.times for op in operations if op.kind in ("matmul", "attention"))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_cut_is_what_checkpoint_does(shape: ModelShape, plain: Table, policy: str) -> None:
+    found, real = cut(plain, POLICIES[policy].saved), table(shape, policy)
+    assert kept_bytes(plain, found.saved) == kept_bytes(real, real.residuals)
+    again = heavy_flops(plain.operations[i] for i in found.recomputed)
+    backward = [heavy_flops(op for op in t.operations if op.phase == "backward") for t in (real, plain)]
+    assert again == backward[0] - backward[1]
+
+
+def test_keeping_everything_recomputes_nothing(plain: Table) -> None:
+    assert cut(plain, None) == Cut(plain.residuals, ())
+
+
+def test_keeping_nothing_keeps_each_blocks_input(plain: Table, shape: ModelShape) -> None:
+    saved = [plain.values[v] for v in cut(plain, frozenset()).saved if plain.values[v].copies > 1]
+    assert [value.copies for value in saved] == [shape.layers]
+    assert [plain.dims[d].name for d in saved[0].dims] == ["batch", "seq", "embed"]
+
+
+def test_residuals_without_a_policy_are_those_of_jax() -> None:
+    """`saved_residuals` lists what a layer without remat keeps: the sum of its bytes, layer by layer."""
+    import jax
+    import jax.numpy as jnp
+    from jax._src.ad_checkpoint import saved_residuals
+
+    def loss(params: dict, x: jax.Array) -> jax.Array:
+        for _ in range(2):
+            x = jnp.sin(x @ params["a"]) @ params["b"]
+        return jnp.sum(x)
+
+    shapes = {"a": jax.ShapeDtypeStruct((16, 64), jnp.float32), "b": jax.ShapeDtypeStruct((64, 16), jnp.float32)}
+    x = jax.ShapeDtypeStruct((8, 16), jnp.float32)
+    made = [aval for aval, why in saved_residuals(loss, shapes, x) if "argument" not in why]
+    expected = sum(aval.size * aval.dtype.itemsize for aval in made)
+    found = trace(loss, shapes, x)
+    assert kept_bytes(found, found.residuals) == expected
