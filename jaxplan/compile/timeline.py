@@ -5,8 +5,9 @@ the schedule issues it, runs on the links of its mesh axes behind whatever runs 
 awaited where the schedule awaits it. What the wait takes is exposed communication. A loop is its body times
 its trips.
 
-    low    compute at peak rates (a roofline), communication at the links' own rates, hidden perfectly: the larger of the
-    two value  the walk, at the rates that measurements reached where the catalogue has them
+    low    compute by a roofline at peak rates, communication at the links' own rates, hidden
+           perfectly: the larger of the two
+    value  the walk, at the rates that measurements reached where the catalogue has them
     high   the sum, nothing hidden, with matmuls at the rate that whole steps sustained
 
 Not modeled: contention of collectives with compute for memory and cores, pipelining across trips of a loop,
