@@ -1,15 +1,10 @@
 """How many plans of llama3-405b on 2048x8 H100 the estimate tier prices in a second, on one core.
 
-    OMP_NUM_THREADS=1 python benchmarks/estimate_speed.py
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python benchmarks/estimate_speed.py
 
 Every plan's whole ledger is computed: memory by part at the largest moment, time of every operation class by its
 roofline, every collective on its links. The space of real plans is priced again and again until a million are.
 """
-
-import os
-
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
 
 import time
 

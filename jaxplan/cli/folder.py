@@ -24,7 +24,8 @@ def write_whole(path: Path, text: str) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise InputError(f"{path} could not be written: {error.strerror}", "a folder with room", "--out FOLDER") from error
+        what = f"{path} could not be written: {error.strerror}"
+        raise InputError(what, "a folder with room", "--out FOLDER") from error
 
 
 class RunFolder:

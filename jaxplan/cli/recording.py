@@ -31,7 +31,7 @@ def record_of(report: SearchReport, row: Row, progress: Progress, table: Table) 
     plan, proofs = row.plan, progress.proofs.get(row.candidate, {})
     parameters, optimizer, batch = leaf_specs(table, plan.rules, tuple(plan.sizes))
     placement = progress.ranking.network.placements[int(progress.ranking.space.mesh[row.candidate])]
-    links = {axis: placement.links((axis,)).medium for axis, size in plan.sizes.items() if size > 1}
+    links = {a: placement.links((a,)).medium for a, size in plan.sizes.items() if size > 1} if placement else {}
     return PlanRecord(
         plan=plan,
         parameters=parameters,

@@ -1,9 +1,9 @@
 """What has to move between devices under a plan: read off the table by one rule.
 
 A mesh axis shards one dim in the stored operand and possibly another in the operation. Where they differ, the operand
-is gathered over the axis (all-gather), or moved (all-to-all) if the operation's dim is in the operand as well. Where the
-operation's dim is contracted, the results are partial sums: they are reduced (all-reduce), or reduced and scattered if
-the result owns the axis. Rules of this form are those of GSPMD (Xu et al. 2021, arXiv:2105.04663, section 3.5).
+is gathered over the axis (all-gather), or moved (all-to-all) if the operation's dim is in the operand as well. Where
+the operation's dim is contracted, the results are partial sums: they are reduced (all-reduce), or reduced and scattered
+if the result owns the axis. Rules of this form are those of GSPMD (Xu et al. 2021, arXiv:2105.04663, section 3.5).
 
 Bytes follow `machine.collectives`: all-gather counts the gathered result, reduce-scatter its input, all-reduce the
 tensor, all-to-all the local part.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxplan.estimate.liveness import Point, working_sets
-from jaxplan.estimate.terms import Terms, total
+from jaxplan.estimate.terms import AXES, Terms, total
 from jaxplan.estimate.view import Executed, View
 from jaxplan.plan.sharding import Rules
 from jaxplan.workload.table import Leaf, Table
@@ -41,9 +41,9 @@ def memory(view: View) -> Memory:
     """The memory of every plan under the view's rules and cut."""
     table, rules = view.table, view.rules
     return Memory(
-        params=_leaves(table, rules, table.parameters),
+        params=_leaves(table, rules.storage, table.parameters),
         optimizer=_leaves(table, rules.storage_of_optimizer, table.optimizer),
-        batch=_leaves(table, rules, table.batch),
+        batch=_leaves(table, rules.input, table.batch),
         moments=_moments(view),
     )
 
@@ -53,7 +53,7 @@ def _leaves(table: Table, rules: Rules, leaves: tuple[Leaf, ...]) -> Terms:
     names = [dim.name for dim in table.dims]
     parts = []
     for leaf in leaves:
-        spec = rules.spec(leaf.shape, names, ("data", "fsdp", "tensor"))
+        spec = rules.spec(leaf.shape, names, AXES)
         nbytes = table.elements(tuple(d for s in leaf.shape for d in s)) * leaf.itemsize
         parts.append(Terms.one(nbytes, **{axis: -1 for axes in spec for axis in axes}))
     return total(parts)
@@ -62,7 +62,7 @@ def _leaves(table: Table, rules: Rules, leaves: tuple[Leaf, ...]) -> Terms:
 def _moments(view: View) -> tuple[Moment, ...]:
     """Forward, loss, backward and update, each with the largest working sets of its operations."""
     table = view.table
-    gradients = _leaves(table, view.rules, table.parameters)
+    gradients = _leaves(table, view.rules.storage, table.parameters)
     accumulators = gradients.times(accumulating=1)
     stacked = total([view.live(v) * table.values[v].copies for v in view.cut.saved if table.values[v].copies > 1])
     saved = stacked + total([view.live(v) for v in view.cut.saved if table.values[v].copies == 1])
@@ -103,7 +103,7 @@ def _largest(points: tuple[Point, ...], keep: int = 3) -> list[Point]:
     import numpy as np
 
     if not points:
-        return [Point("nothing", Terms())]
+        return [Point("nothing")]
     probes = np.array([[1, 1, 1, 1, 1, 1], [1, 64, 1, 1, 8, 1], [8, 1, 8, 4, 8, 1], [1, 256, 1, 1, 1, 1.0]])
     values = np.array([point.alive.at(probes) for point in points])
     chosen = dict.fromkeys(int(i) for i in values.argmax(axis=0))

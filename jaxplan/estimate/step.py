@@ -4,8 +4,8 @@ An `Estimator` is prepared once for a table, a set of rules and a rematerializat
 prices any number of plans by one matrix product.
 
 Time has three values. `low`: everything that moves is hidden under what computes (the longer of the two), which runs at
-its peak. `high`: nothing is hidden, matmuls run at the rate that was measured. `value`: state that can be prefetched (weights, gradients) is hidden as far as compute lasts, activations
-that the next matmul waits for are not.
+its peak. `high`: nothing is hidden, matmuls run at the rate that was measured. `value`: state that can be prefetched
+(weights, gradients) is hidden as far as compute lasts, activations that the next matmul waits for are not.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Estimator:
         )
 
     def totals(self, variables: np.ndarray, mesh: np.ndarray, network: Network) -> np.ndarray:
-        """Memory, low, value and high of plans, float [plans, 4]: what a ranking needs, a cacheful of plans at a time."""
+        """Memory, low, value and high of plans, float [plans, 4], a cacheful of plans at a time."""
         out = np.empty((len(variables), 4))
         for i in range(0, len(variables), CHUNK):
             found = self.evaluate(variables[i : i + CHUNK], mesh[i : i + CHUNK], network)

@@ -98,7 +98,7 @@ class View:
 
         An operation with a batch dim handles a part of it in each microbatch; one without is repeated whole.
         """
-        powers = {axis: -1 for axis in owners}
+        powers = dict.fromkeys(owners, -1)
         if phase != "update" and not self.has_batch(dims):
             powers["microbatches"] = 1
         return Terms.one(amount, **powers)

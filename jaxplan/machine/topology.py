@@ -65,7 +65,7 @@ class Machine:
             )
         if self.chips_per_host < 1 or self.chips % self.chips_per_host:
             raise ValueError(f"{self.name}: {self.chips} chips are not whole hosts of {self.chips_per_host}")
-        if self.chips % self.domain_chips:
+        if self.domain_chips < 1 or self.chips % self.domain_chips:
             raise ValueError(f"{self.name}: {self.chips} chips are not whole domains of {self.domain_chips}")
         if not 0 < self.memory_fraction <= 1 or not 0 < self.dcn_fraction <= 1:
             raise ValueError(

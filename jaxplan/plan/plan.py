@@ -44,7 +44,7 @@ class Plan:
         sequence_sharding: the residual stream is sharded over `tensor` along the sequence between blocks.
         remat: the rematerialization policy's name (`plan.remat`).
         microbatches: sequential parts of the global batch, their gradients accumulated.
-        loss_chunks: sequential parts of a device's vocabulary in which logits are made, so that they do not dominate memory.
+        loss_chunks: sequential parts of a device's vocabulary in which logits are made, so that they do not dominate.
         attention: the kernel: `splash` (TPU), `cudnn` (NVIDIA), `blockwise` (anywhere).
         compiler_flags: XLA options that the step is compiled with.
     """
@@ -61,6 +61,9 @@ class Plan:
     compiler_flags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("microbatches", "loss_chunks"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         size = math.prod(axis.size for axis in self.axes)
         if size != self.machine.devices:
             raise ValueError(
@@ -73,8 +76,6 @@ class Plan:
             raise ValueError(
                 f"batch {self.workload.batch} is not divisible by data x fsdp x microbatches = {shards}"
             )
-        if self.loss_chunks < 1:
-            raise ValueError(f"loss_chunks must be at least 1, got {self.loss_chunks}")
 
     def size_of_role(self, role: str) -> int:
         """Product of the sizes of the axes with that role (1 where there is none)."""

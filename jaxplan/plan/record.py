@@ -25,7 +25,6 @@ TIERS = (
     "measured",
 )  # the cheapest first, each proving the one before
 PACKAGES = ("jaxplan", "jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "flax", "optax")
-ACTIVATION_DIMS = ("batch", "seq")
 RELATIVE_TOLERANCE = 1e-9  # float sums in another order differ by less
 
 DimNames = tuple[tuple[str, ...], ...]  # the names of each tensor dimension, major first; () is not named
@@ -252,21 +251,15 @@ def leaf_specs(
 ) -> tuple[tuple[LeafSpec, ...], tuple[LeafSpec, ...], tuple[LeafSpec, ...]]:
     """Where the parameters, the optimizer's state and the batch of a traced program lie.
 
-    The optimizer's state follows `rules.storage_of_optimizer`. Parameters have no `batch` and no `seq` to
-    shard, even where the program makes one dim of `seq` and the rows of a table of positions. A batch is
-    sharded along its sequences alone: whole sequences are what an input pipeline delivers, and the program
-    shards `seq` where it wants to.
+    They follow `rules.storage`, `rules.storage_of_optimizer` and `rules.input`.
 
     Args:
         axes: the mesh's axes, in mesh order.
     """
-    whole = Rules({"batch": rules.compute.get("batch", ())}, {}, rules.priority)
-    kept = {name: owned for name, owned in rules.compute.items() if name not in ACTIVATION_DIMS}
-    storage = Rules(kept, rules.optimizer, rules.priority)
     return (
-        tuple(_leaf_spec(table, leaf, storage, axes) for leaf in table.parameters),
-        tuple(_leaf_spec(table, leaf, storage.storage_of_optimizer, axes) for leaf in table.optimizer),
-        tuple(_leaf_spec(table, leaf, whole, axes) for leaf in table.batch),
+        tuple(_leaf_spec(table, leaf, rules.storage, axes) for leaf in table.parameters),
+        tuple(_leaf_spec(table, leaf, rules.storage_of_optimizer, axes) for leaf in table.optimizer),
+        tuple(_leaf_spec(table, leaf, rules.input, axes) for leaf in table.batch),
     )
 
 

@@ -3,8 +3,8 @@
 A rule sends a dim's name to mesh axes. In one tensor (or one operation) a mesh axis can shard a single dim, so where
 several dims of it have a rule for the same axis, the one that comes first in `PRIORITY` owns the axis:
 
-- fully-sharded storage is `embed -> fsdp` at the lowest priority: a weight has no `batch`, so `embed` owns `fsdp` there;
-  an activation has, so `batch` does, and the weight is gathered where the two meet;
+- fully-sharded storage is `embed -> fsdp` at the lowest priority: a weight has no `batch`, so `embed` owns `fsdp`; an
+  activation has, so `batch` does, and the weight is gathered where the two meet;
 - a vector (a norm's scale, a bias) has one dim beside `layers` and is never sharded;
 - sequence sharding at the boundary is `seq -> tensor` below `heads` and `mlp`: inside a block the heads or the hidden
   units own `tensor`, between blocks the sequence does.
@@ -19,6 +19,7 @@ from jaxplan.workload.table import Shape
 
 Spec = tuple[tuple[str, ...], ...]      # one tuple of mesh axes per tensor dimension; () is not sharded
 
+ACTIVATION_DIMS = ("batch", "seq")     # that only activations have
 PRIORITY = ("batch", "expert", "heads", "kv_heads", "mlp", "vocab", "seq", "embed")
 
 
@@ -37,9 +38,24 @@ class Rules:
     priority: tuple[str, ...] = PRIORITY
 
     @property
+    def storage(self) -> Rules:
+        """The rules under which parameters and gradients are kept.
+
+        They have no `batch` and no `seq` to shard, even where the program makes one dim of `seq` and the rows of a
+        table of positions.
+        """
+        kept = {name: axes for name, axes in self.compute.items() if name not in ACTIVATION_DIMS}
+        return Rules(kept, self.optimizer, self.priority)
+
+    @property
     def storage_of_optimizer(self) -> Rules:
-        """The same rules with the optimizer's in force."""
-        return Rules({**self.compute, **self.optimizer}, {}, self.priority)
+        """The rules under which the optimizer's state is kept: its own in place of the parameters'."""
+        return Rules({**self.storage.compute, **self.optimizer}, {}, self.priority)
+
+    @property
+    def input(self) -> Rules:
+        """The rules under which a batch arrives: whole sequences, which is what an input pipeline delivers."""
+        return Rules({"batch": self.compute.get("batch", ())}, {}, self.priority)
 
     def owners(self, names: Sequence[str], axes: Iterable[str]) -> dict[str, int]:
         """For each mesh axis, the position in `names` of the dim that it shards; axes that shard none are left out."""

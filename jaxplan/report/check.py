@@ -54,7 +54,8 @@ def _tier(evidence: Evidence, record: PlanRecord) -> list[str]:
         lines += [f"    {name:<44} {format_seconds(spent)}" for name, spent in _largest(schedule.ledger)]
     for entry in sorted(evidence.traffic, key=lambda t: -t.nbytes):
         axes = "+".join(entry.axes) or "?"
-        lines.append(f"  {entry.kind:<20} over {axes:<16} {entry.executions:>7,} x, {format_bytes(entry.nbytes)} a step")
+        size = f"{entry.executions:>7,} x, {format_bytes(entry.nbytes)} a step"
+        lines.append(f"  {entry.kind:<20} over {axes:<16} {size}")
     lines += [f"  warning: {warning}" for warning in warnings_of(evidence)]
     lines += [f"  note: {note}" for note in evidence.notes]
     return lines
@@ -67,11 +68,13 @@ def _memory(evidence: Evidence, record: PlanRecord) -> list[str]:
     if evidence.tier == "compiled":
         total, capacity = memory.total_bytes, evidence.capacity_bytes
         verb = "fits" if total <= capacity else "does not fit"
-        lines.append(f"  {verb}: {format_bytes(total)} of {format_bytes(capacity)} a device ({total / capacity:.0%})")
+        share = f"({total / capacity:.0%})"
+        lines.append(f"  {verb}: {format_bytes(total)} of {format_bytes(capacity)} a device {share}")
         estimated = record.memory.total_bytes if record.memory else None
         before = dict(record.compared("total_bytes")).get("estimated", estimated)
         if before:
-            lines.append(f"  estimated {format_bytes(before)}, compiled {format_bytes(total)} ({total / before - 1:+.1%})")
+            change = f"({total / before - 1:+.1%})"
+            lines.append(f"  estimated {format_bytes(before)}, compiled {format_bytes(total)} {change}")
     lines += [f"    {kind:<44} {format_bytes(nbytes)}" for kind, nbytes in memory.by_kind.items()]
     for buffer in evidence.buffers[:SHOWN_BUFFERS]:
         lines.append(f"      {format_bytes(buffer.nbytes):>9}  {buffer.kind:<10} {buffer.shape:<28} {buffer.name}")

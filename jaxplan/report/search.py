@@ -1,4 +1,4 @@
-"""What a search found, as data: the JSON of `search` and the rows of its table. Nothing is computed but unit-free views.
+"""What a search found, as data: the JSON of `search` and the rows of its table.
 
 Schema `jaxplan.search/1`; its keys do not change.
 """

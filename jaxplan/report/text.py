@@ -83,10 +83,11 @@ def comparison(report: SearchReport) -> list[str]:
     if report.plain is not None and report.plain.candidate != best.candidate:
         shown = [i + 1 for i, row in enumerate(report.rows) if row.candidate == report.plain.candidate]
         place = f" (#{shown[0]})" if shown else ""
-        times = report.plain.step_time_s["value"] / best.step_time_s["value"] - 1
+        plain_s = report.plain.step_time_s["value"]
+        slower = plain_s / best.step_time_s["value"] - 1
         lines.append(
             f"Plain FSDP with full remat, what most people would start with{place}: {report.plain.proof} "
-            f"{format_seconds(report.plain.step_time_s['value'])}, {abs(times):.0%} {'slower' if times > 0 else 'faster'} than #1."
+            f"{format_seconds(plain_s)}, {abs(slower):.0%} {'slower' if slower > 0 else 'faster'} than #1."
         )
     if len(report.rows) > 1:
         gap = report.rows[1].step_time_s["value"] / best.step_time_s["value"] - 1
@@ -116,5 +117,5 @@ def rejected_lines(report: SearchReport) -> list[str]:
     """How many candidates were refused before pricing, and why."""
     if not report.rejected:
         return []
-    reasons = "; ".join(f"{reason} ({count:,})" for reason, count in sorted(report.rejected.items(), key=lambda r: -r[1]))
-    return [f"Not considered: {reasons}"]
+    reasons = sorted(report.rejected.items(), key=lambda entry: -entry[1])
+    return ["Not considered: " + "; ".join(f"{reason} ({count:,})" for reason, count in reasons)]

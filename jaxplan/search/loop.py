@@ -169,7 +169,8 @@ def prove(
     tried = 0
     while True:
         wanted = min(max(_wanted(progress, top), 0), compile_limit - tried)
-        rows = [r for r in progress.order() if "compile" not in progress.proofs.get(r, {}) and r not in pending.values()]
+        known = {row for row, found in progress.proofs.items() if "compile" in found} | set(pending.values())
+        rows = [row for row in progress.order() if row not in known]
         submitted = {}
         for row in rows[: max(0, wanted - len(pending))]:
             future = prover.compile(progress.plan_of(row))

@@ -1,4 +1,4 @@
-"""Why a plan stands where it stands: the plain plan to compare with, the nearest misses, the smallest change that fits."""
+"""Why a plan stands where it stands: the plain plan to compare with, the nearest misses."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def build(
 
     def state_leaves(inputs: Inputs) -> tuple[Leaf, ...]:
         return tuple(
-            Leaf(labelled.path, resolver.shape(labelled.shape), itemsize(aval))
+            Leaf(labelled.path, resolver.shape(labelled.shape), itemsize(aval), str(aval.dtype))
             for labelled, aval in zip(inputs.labelled, inputs.avals, strict=True)
         )
 

@@ -4,7 +4,8 @@ A table is the border between programs and prices. `workload.program` writes one
 `estimate` reads the cost of every plan off it. It is plain data and survives JSON, so that a trace is made once.
 
 Words. A *dim* here is an atom: the smallest unit of a tensor dimension that the program ever splits (a grouped-query
-head dimension of 32 is the sequence kv_heads 8, group 4). A tensor's shape is a tuple of sequences of atoms, major first.
+head dimension of 32 is the sequence kv_heads 8, group 4). A tensor's shape is a tuple of sequences of atoms, major
+first.
 """
 
 from __future__ import annotations

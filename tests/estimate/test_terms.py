@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from jaxplan.estimate.terms import VARIABLES, TermMatrix, Terms, exponents, total
 
 SIZES = np.array([[2, 4, 8, 3, 5, 1], [1, 1, 1, 1, 1, 0], [16, 2, 1, 7, 2, 1]], dtype=float)

@@ -5,6 +5,7 @@ The program: y[batch, mlp] = x[batch, embed] @ w[embed, mlp], its gradient dw an
 
 import numpy as np
 import pytest
+
 from jaxplan.estimate.communication import operand_moves, traffic
 from jaxplan.estimate.liveness import working_sets
 from jaxplan.estimate.view import View
@@ -14,6 +15,7 @@ from jaxplan.workload.table import Dim, Leaf, Operation, Read, Table, Value
 
 B, D, F, L = 64, 32, 128, 4
 BATCH, EMBED, MLP, LAYERS = range(4)
+ALL, FLOPS = (BATCH, EMBED, MLP), 2.0 * B * D * F
 
 
 def shape(*dims):
@@ -23,6 +25,7 @@ def shape(*dims):
 def table():
     x, w, y, dy, dx, dw = range(6)
     layers = {"times": L, "scope": ("layers",)}
+    stream, weight, cotangent = Read(x, shape(BATCH, EMBED)), Read(w, shape(EMBED, MLP)), Read(dy, shape(BATCH, MLP))
     return Table(
         dims=(Dim("batch", B), Dim("embed", D), Dim("mlp", F), Dim("layers", L)),
         values=(
@@ -34,12 +37,9 @@ def table():
             Value(shape(EMBED, MLP), 2),
         ),
         operations=(
-            Operation("dot", "matmul", "forward", 2.0 * B * D * F, (Read(x, shape(BATCH, EMBED)), Read(w, shape(EMBED, MLP))),
-                      (y,), (BATCH, EMBED, MLP), (EMBED,), **layers),
-            Operation("dot", "matmul", "backward", 2.0 * B * D * F, (Read(dy, shape(BATCH, MLP)), Read(w, shape(EMBED, MLP))),
-                      (dx,), (BATCH, EMBED, MLP), (MLP,), **layers),
-            Operation("dot", "matmul", "backward", 2.0 * B * D * F, (Read(x, shape(BATCH, EMBED)), Read(dy, shape(BATCH, MLP))),
-                      (dw,), (BATCH, EMBED, MLP), (BATCH,), **layers),
+            Operation("dot", "matmul", "forward", FLOPS, (stream, weight), (y,), ALL, (EMBED,), **layers),
+            Operation("dot", "matmul", "backward", FLOPS, (cotangent, weight), (dx,), ALL, (MLP,), **layers),
+            Operation("dot", "matmul", "backward", FLOPS, (stream, cotangent), (dw,), ALL, (BATCH,), **layers),
         ),
         residuals=(x,),
         parameters=(Leaf("w", shape(LAYERS, EMBED, MLP), 4),),

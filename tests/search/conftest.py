@@ -1,6 +1,7 @@
 """A small real workload, traced once: what search sees of it."""
 
 import pytest
+
 from jaxplan.machine import catalogue
 from jaxplan.search.rank import rank
 from jaxplan.search.space import enumerate_space

@@ -4,6 +4,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 import pytest
+
 from jaxplan.search.loop import Progress, prove
 
 
