@@ -37,6 +37,14 @@ def format_seconds(seconds: float) -> str:
     return "0 s" if seconds == 0 else f"{significant(seconds / 1e-9)} ns"
 
 
+def format_range_seconds(value: float, low: float, high: float) -> str:
+    """A time with its bounds, in the value's unit (`465 ms (385 to 495)`)."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size:
+            return f"{significant(value / size)} {unit} ({significant(low / size)} to {significant(high / size)})"
+    return format_seconds(value)
+
+
 def format_count(count: float) -> str:
     """A large count in words that engineers use (`8.03 B`, `70.6 B`, `512`)."""
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6)):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -23,11 +24,12 @@ from jaxplan.report.search import SearchReport, search_report
 from jaxplan.search.loop import Progress, prove
 from jaxplan.search.rank import rank
 from jaxplan.search.space import enumerate_space
-from jaxplan.units import format_bytes, format_seconds
+from jaxplan.units import format_seconds
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.table import Table
 
 WIDE_COLUMNS = 150
+PIPE_COLUMNS = 140
 NO_FIT = 1
 
 
@@ -60,6 +62,11 @@ def search(
     return job.run()
 
 
+def console(stream: TextIO) -> Console:
+    """A console that never cuts a table short where nobody's terminal is that narrow: a pipe or a file."""
+    return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else PIPE_COLUMNS)
+
+
 class Search:
     """One run of the command: its progress on standard error, its result on standard output and in its folder."""
 
@@ -78,8 +85,7 @@ class Search:
         self.machine, self.workload, self.objective = machine, workload, objective
         self.top, self.partitions, self.compiles, self.jobs = top, partitions, compiles, jobs
         self.as_json = as_json
-        self.stderr = Console(stderr=True, highlight=False, soft_wrap=True)
-        self.stdout = Console(highlight=False, soft_wrap=True)
+        self.stderr, self.stdout = console(sys.stderr), console(sys.stdout)
         self.started = time.perf_counter()
         self.seconds: dict[str, float] = {}
         self.folder = RunFolder(out)
@@ -134,10 +140,10 @@ class Search:
             self.seconds[tier] = now - self.started - sum(v for k, v in self.seconds.items() if k != tier)
             proof = progress.proofs[row][tier]
             result = "ok" if proof.ok else f"{proof.status}: {proof.message}"
-            memory = f", {format_bytes(proof.total_bytes)}" if proof.ok and proof.total_bytes else ""
+            took = "known before" if proof.from_cache else format_seconds(proof.seconds)
             plan = progress.plan_of(row)
-            self.say(f"{tier:<10} {text.plan_words(plan)} {plan.remat} x{plan.microbatches}: {result}{memory}"
-                     f"  {format_seconds(proof.seconds)}")
+            name = f"{text.plan_words(plan)}, {plan.remat} remat, {plan.microbatches} micro"
+            self.say(f"{tier:<10} {name:<46} {result}{text.proof_words(proof)}  ({took})")
             self.write()
 
         prove(self.progress, tiers, self.top, self.partitions, self.compiles, on_proof)

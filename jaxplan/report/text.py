@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich import box
 from rich.table import Table as Grid
 
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.plan import Plan
 from jaxplan.report.search import Row, SearchReport
-from jaxplan.units import GIB, format_bytes, format_count, format_seconds, significant
+from jaxplan.units import GIB, format_bytes, format_count, format_range_seconds, format_seconds, significant
 from jaxplan.workload.shape import Workload
+
+
+NUMBERS = ("#", "micro", "MFU")
 
 
 def header(machine: Machine, workload: Workload, parameters: int | None) -> list[str]:
@@ -44,10 +49,10 @@ def plan_words(plan: Plan) -> str:
 def plans_grid(rows: tuple[Row, ...], plain_text: bool, wide: bool) -> Grid:
     """The table of plans. Wide terminals get more columns."""
     grid = Grid(box=None if plain_text else box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in ("#", "mesh", "remat", "micro", "memory/chip", "step time", "MFU", "limited by", "proof"):
-        grid.add_column(name, justify="right" if name in ("#", "micro", "MFU") else "left", no_wrap=True)
+    for name in ("#", "mesh", "remat", "micro", "memory/device", "step time", "MFU", "limited by", "proof"):
+        grid.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
     if wide:
-        grid.add_column("tokens/s/chip", justify="right", no_wrap=True)
+        grid.add_column("tokens/s/chip", justify="right")
     for i, row in enumerate(rows):
         cells = [
             str(i + 1),
@@ -70,8 +75,22 @@ def _memory(row: Row, first: bool) -> str:
 
 
 def _time(row: Row) -> str:
-    time = row.step_time_s
-    return f"{format_seconds(time['value'])} ({significant(time['low'])}-{significant(time['high'])})"
+    return format_range_seconds(row.step_time_s["value"], row.step_time_s["low"], row.step_time_s["high"])
+
+
+def proof_words(proof: Any) -> str:
+    """What a proof found, in a few words: the host's temporaries do not transfer, so only its arguments are told."""
+    if not proof.ok or proof.memory is None:
+        return ""
+    warned = len([d for d in proof.diagnostics if d.kind == "full rematerialization"])
+    found = [f"arguments {format_bytes(proof.memory.argument_bytes)}"]
+    if proof.tier == "compiled":
+        found = [format_bytes(proof.total_bytes)]
+        if proof.step_time_s:
+            found.append(format_seconds(proof.step_time_s))
+    if warned:
+        found.append(f"{warned} full rematerializations")
+    return ", " + ", ".join(found)
 
 
 def comparison(report: SearchReport) -> list[str]:
