@@ -11,12 +11,16 @@ tensor, all-to-all the local part.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jaxplan.estimate.terms import Terms
+from jaxplan.estimate.terms import AXES, Terms
 from jaxplan.estimate.view import Executed, Owners, View
 from jaxplan.workload.table import DimIds, Phase, Read
+
+
+SUMS = ("add", "add_any")       # through which partial sums pass unreduced
 
 
 @dataclass(frozen=True)
@@ -35,40 +39,63 @@ class Traffic:
     executions: Terms
 
 
+@dataclass(frozen=True)
+class _Move:
+    """One collective of the program: its axes, the tensor's dims and bytes, the axes that divide it, how often."""
+
+    kind: str
+    axes: frozenset[str]
+    phase: Phase
+    dims: DimIds
+    nbytes: float
+    held: frozenset[str]
+    times: int
+    scope: tuple[str, ...]
+
+    @property
+    def hoisted(self) -> bool:
+        """Whether it runs once a step however many microbatches there are.
+
+        XLA moves an all-reduce whose result is only added up out of the loop (its pass `while-loop-all-reduce-code-
+        motion`), unless an inner loop holds it.
+        """
+        return self.kind == "all-reduce" and self.phase == "backward" and not self.scope
+
+
 def traffic(view: View) -> tuple[Traffic, ...]:
     """All collectives of one step, by kind, axes, phase and whether they can be prefetched."""
-    found: dict[tuple[str, tuple[str, ...], Phase, bool], tuple[Terms, Terms]] = defaultdict(
-        lambda: (Terms(), Terms())
-    )
-    for kind, axes, phase, dims, nbytes, held, times in [*_reads(view), *_writes(view)]:
-        prefetchable = not view.has_batch(dims)
-        key = (kind, tuple(sorted(axes, key=("data", "fsdp", "tensor").index)), phase, prefetchable)
+    found: dict[tuple[str, tuple[str, ...], Phase, bool], tuple[Terms, Terms]] = defaultdict(lambda: (Terms(), Terms()))
+    for move in [*_reads(view), *_writes(view)]:
+        axes = tuple(axis for axis in AXES if axis in move.axes)
+        key = (move.kind, axes, move.phase, not view.has_batch(move.dims))
+        once = move.phase == "update" or move.hoisted
+        nbytes = view.per_step(move.nbytes * move.times, move.dims, move.held, "update" if once else move.phase)
+        chunks = {"loss_chunks": 1} if "chunk" in move.scope and not view.has_batch(move.dims) else {}
+        count = Terms.one(move.times, **({} if once else {"microbatches": 1}), **chunks)
         old_bytes, old_count = found[key]
-        count = Terms.one(times, **({} if phase == "update" else {"microbatches": 1}))
-        found[key] = (old_bytes + view.per_step(nbytes * times, dims, held, phase), old_count + count)
+        found[key] = (old_bytes + nbytes, old_count + count)
     return tuple(Traffic(*key, *costs) for key, costs in found.items())
 
 
-def _reads(view: View):
+def _reads(view: View) -> Iterator[_Move]:
     """Operands that are stored one way and read another: one movement serves every reader in the same loop."""
     groups: dict[tuple[int, Phase, tuple[str, ...]], list[tuple[Executed, Read]]] = defaultdict(list)
     for run in view.executed:
         for read in run.operation.reads:
             groups[read.value, run.phase, run.operation.scope].append((run, read))
-    for (value, phase, _), readers in groups.items():
-        stored = view.table.values[value]
-        owners = view.owners(stored.dims)
+    for (value, phase, scope), readers in groups.items():
+        dims = view.table.values[value].dims
+        owners = view.owners(dims)
         gathered, moved = set(), set()
         for run, read in readers:
-            needed = view.operation_owners(run.operation)
-            for axis, how in operand_moves(owners, needed, stored.dims, read.dims).items():
+            for axis, how in operand_moves(owners, view.operation_owners(run.operation), dims, read.dims).items():
                 (gathered if how == "all-gather" else moved).add(axis)
+        about = (phase, dims, view.table.nbytes(value))
         times = max(run.operation.times for run, _ in readers)
-        nbytes = view.table.nbytes(value)
         if gathered:
-            yield "all-gather", gathered, phase, stored.dims, nbytes, set(owners) - gathered, times
+            yield _Move("all-gather", frozenset(gathered), *about, frozenset(set(owners) - gathered), times, scope)
         if moved - gathered:
-            yield "all-to-all", moved - gathered, phase, stored.dims, nbytes, set(owners), times
+            yield _Move("all-to-all", frozenset(moved - gathered), *about, frozenset(owners), times, scope)
 
 
 def operand_moves(owners: Owners, needed: Owners, stored: DimIds, read: DimIds) -> dict[str, str]:
@@ -82,22 +109,53 @@ def operand_moves(owners: Owners, needed: Owners, stored: DimIds, read: DimIds) 
     return moves
 
 
-def _writes(view: View):
-    """Results: partial sums that are reduced, and results that end up elsewhere than they were made."""
+def _writes(view: View) -> Iterator[_Move]:
+    """Results: partial sums that are reduced, and results that end up elsewhere than they were made.
+
+    Partial sums that are only added to others over the same axes are added first and reduced once: the gradients of one
+    activation that several weights read.
+    """
+    readers = Counter((read.value, run.phase) for run in view.executed for read in run.operation.reads)
+    partial: dict[tuple[int, Phase], tuple[frozenset[str], Executed]] = {}
     for run in view.executed:
-        op = run.operation
-        needed = view.operation_owners(op)
-        for value in op.writes[:1]:
-            stored = view.table.values[value]
-            owners = view.owners(stored.dims)
-            summed = {axis for axis, dim in needed.items() if dim in op.contracted}
-            scattered = {axis for axis in summed if axis in owners}
-            moved = {a for a, dim in needed.items() if a not in summed and a in owners and owners[a] != dim}
-            nbytes = view.table.nbytes(value)
-            if summed - scattered:
-                yield "all-reduce", summed - scattered, run.phase, stored.dims, nbytes, set(owners), op.times
-            if scattered:
-                held = set(owners) - scattered
-                yield "reduce-scatter", scattered, run.phase, stored.dims, nbytes, held, op.times
-            if moved:
-                yield "all-to-all", moved, run.phase, stored.dims, nbytes, set(owners), op.times
+        op, phase = run.operation, run.phase
+        if not op.writes:
+            continue
+        needed, result = view.operation_owners(op), op.writes[0]
+        operands = [(read.value, phase) for read in op.reads]
+        if op.primitive in SUMS and all(o in partial and readers[o] == 1 for o in operands):
+            axes = {partial[operand][0] for operand in operands}
+            if len(axes) == 1:
+                for operand in operands:
+                    del partial[operand]
+                partial[result, phase] = axes.pop(), run
+            continue
+        summed = frozenset(axis for axis, dim in needed.items() if dim in op.contracted)
+        if summed:
+            partial[result, phase] = summed, run
+        yield from _moved_results(view, run, summed)
+    for (value, _), (axes, run) in partial.items():
+        yield from _reductions(view, value, axes, run)
+
+
+def _moved_results(view: View, run: Executed, summed: frozenset[str]) -> Iterator[_Move]:
+    """A result whose owner is another dim than the operation's."""
+    op = run.operation
+    dims = view.table.values[op.writes[0]].dims
+    owners = view.owners(dims)
+    needed = view.operation_owners(op)
+    moved = frozenset(a for a, dim in needed.items() if a not in summed and a in owners and owners[a] != dim)
+    if moved:
+        nbytes = view.table.nbytes(op.writes[0])
+        yield _Move("all-to-all", moved, run.phase, dims, nbytes, frozenset(owners), op.times, op.scope)
+
+
+def _reductions(view: View, value: int, summed: frozenset[str], run: Executed) -> Iterator[_Move]:
+    """The reduction of a partial sum: scattered over the axes that the result owns, whole over the others."""
+    op, dims = run.operation, view.table.values[value].dims
+    owners = frozenset(view.owners(dims))
+    about = (run.phase, dims, view.table.nbytes(value))
+    if summed - owners:
+        yield _Move("all-reduce", summed - owners, *about, owners, op.times, op.scope)
+    if summed & owners:
+        yield _Move("reduce-scatter", summed & owners, *about, owners - summed, op.times, op.scope)

@@ -148,8 +148,15 @@ def _loss_dims(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> 
 
 
 def _logits(recorder: Recorder, shape: Shape) -> Array:
-    """The float32 logits (or their gradient) inside the kernel: whole here, one chunk at a time in the program."""
+    """The float32 logits inside the kernel: whole here, one chunk at a time in the program."""
     return recorder.add_value(np.float32(0), shape)
+
+
+def _cast(recorder: Recorder, operand: Array, shape: Shape, to: Any) -> Array:
+    """A value in another dtype, as the kernel casts it before and after it travels."""
+    result = recorder.add_value(to, shape)
+    recorder.add_operation("convert_element_type", "elementwise", [(operand, shape)], [result], shape, scope=CHUNK)
+    return result
 
 
 def _product(recorder: Recorder, name: str, reads: list, out: Array, whole: Shape, gone: Shape) -> None:
@@ -164,7 +171,8 @@ def loss_forward(recorder: Recorder, equation: Any, operands: Sequence[Array]) -
     tokens, logits_shape = whole[:2], (*whole[:2], whole[3])
     name = equation.params["name"]
     logits = _logits(recorder, logits_shape)
-    _product(recorder, name, [(operands[0], x), (operands[1], weight)], logits, whole, (whole[2],))
+    cast = _cast(recorder, operands[1], weight, equation.invars[0].aval)
+    _product(recorder, name, [(operands[0], x), (cast, weight)], logits, whole, (whole[2],))
     work = float(recorder.atoms.elements(recorder.atoms.flat(logits_shape)))
     results = []
     for variable in equation.outvars:
@@ -178,26 +186,30 @@ def loss_forward(recorder: Recorder, equation: Any, operands: Sequence[Array]) -
 
 
 def loss_backward(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
-    """(x, unembedding, targets, logsumexp, dloss) -> (dx, dw): logits again, dx and dw, 3 x 2 B S D V FLOPs."""
+    """(x, unembedding, targets, logsumexp, dloss) -> (dx, dw): logits again, dx and dw, 3 x 2 B S D V FLOPs.
+
+    The gradient of x is added up in float32 over the chunks; that of the weight travels in x's dtype.
+    """
     x, weight, whole = _loss_dims(recorder, equation, operands)
     tokens, logits_shape = whole[:2], (*whole[:2], whole[3])
-    name = equation.params["name"]
-    logits, gradient = _logits(recorder, logits_shape), _logits(recorder, logits_shape)
-    _product(recorder, name, [(operands[0], x), (operands[1], weight)], logits, whole, (whole[2],))
+    name, compute = equation.params["name"], equation.invars[0].aval
+    logits, gradient = _logits(recorder, logits_shape), recorder.add_value(compute, logits_shape)
+    cast = _cast(recorder, operands[1], weight, compute)
+    _product(recorder, name, [(operands[0], x), (cast, weight)], logits, whole, (whole[2],))
     work = float(recorder.atoms.elements(recorder.atoms.flat(logits_shape)))
     reads = [(logits, logits_shape), (operands[2], tokens), (operands[3], tokens)]
     recorder.add_operation(name, "elementwise", reads, [gradient], logits_shape, (), work, CHUNK)
     results = []
     for variable in equation.outvars:
         if len(sizes(variable)) == 3:
-            result = recorder.add_value(variable.aval, x)
-            reads = [(gradient, logits_shape), (operands[1], weight)]
-            _product(recorder, name, reads, result, whole, (whole[3],))
+            summed, shape = recorder.add_value(np.float32(0), x), x
+            reads = [(gradient, logits_shape), (cast, weight)]
+            _product(recorder, name, reads, summed, whole, (whole[3],))
         else:
-            result = recorder.add_value(variable.aval, weight)
+            summed, shape = recorder.add_value(compute, weight), weight
             reads = [(gradient, logits_shape), (operands[0], x)]
-            _product(recorder, name, reads, result, whole, tokens)
-        results.append(result)
+            _product(recorder, name, reads, summed, whole, tokens)
+        results.append(_cast(recorder, summed, shape, variable.aval))
     return results
 
 
