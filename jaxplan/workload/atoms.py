@@ -34,9 +34,7 @@ class Atoms:
     def new(self, size: int, origin: str = "") -> int:
         """A new atom; `origin` says in one word where it came from."""
         if size < 2:
-            raise ValueError(
-                f"an atom's size must be at least 2 (a dimension of 1 is the empty sequence), got {size}"
-            )
+            raise ValueError(f"an atom's size must be at least 2 (a dimension of 1 is the empty sequence), got {size}")
         self._parent.append(len(self._parent))
         self._size.append(int(size))
         self._pieces.append(None)
@@ -93,12 +91,7 @@ class Atoms:
     def split(self, atom: int, major: int) -> tuple[int, int]:
         """Cut an atom into (major, size / major); the pieces inherit its enemies."""
         atom = self.find(atom)
-        if (
-            self._pieces[atom] is not None
-            or major < 2
-            or self._size[atom] % major
-            or major == self._size[atom]
-        ):
+        if self._pieces[atom] is not None or major < 2 or self._size[atom] % major or major == self._size[atom]:
             raise ValueError(f"cannot cut an atom of size {self._size[atom]} into a major part of {major}")
         first = self.new(major, self._origin[atom])
         second = self.new(self._size[atom] // major, self._origin[atom])
@@ -178,12 +171,10 @@ class Atoms:
     def original(self, atom: int) -> int | None:
         """The atom that this one is a copy of."""
         atom = self.find(atom)
-        return next(
-            (self.find(o) for c, o in self._copies if self.find(c) == atom and self.find(o) != atom), None
-        )
+        return next((self.find(o) for c, o in self._copies if self.find(c) == atom and self.find(o) != atom), None)
 
     def restore(self, shape: Shape) -> Shape:
-        """Turn copies whose original is not in the tensor back into the original (the key's gradient lies along seq)."""
+        """Turn copies whose original is not in the tensor back into it (the key's gradient lies along seq)."""
         present = set(self.flat(shape))
 
         def plain(atom: int) -> int:
@@ -199,11 +190,7 @@ class Atoms:
         """How to read two sequences whose unification was refused: as originals, unless `taken` in this operation."""
         out = []
         for a, b in zip(self.leaves(x), self.leaves(y), strict=False):
-            if (
-                a != b
-                and b not in taken
-                and (self.original(a) == b or (a in taken and self.original(b) != a))
-            ):
+            if a != b and b not in taken and (self.original(a) == b or (a in taken and self.original(b) != a)):
                 out.append(b)
             else:
                 out.append(a)

@@ -120,9 +120,7 @@ class _Emitter:
         self.layout = layout
 
     def run(self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any], path: Path) -> list[Any]:
-        known = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
-            zip(jaxpr.invars, operands, strict=True)
-        )
+        known = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, operands, strict=True))
 
         def read(variable: Any) -> Any:
             return variable.val if is_literal(variable) else known[variable]

@@ -111,9 +111,7 @@ def scan(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[A
     with recorder.at(replace(outside, times=outside.times * length, scope=(*outside.scope, scope))):
         carried = [
             recorder.add_value(variable.aval, atoms.distinct(array.shape)[0])
-            for variable, array in zip(
-                body.invars[constants:], operands[constants : constants + carries], strict=False
-            )
+            for variable, array in zip(body.invars[constants:], operands[constants : constants + carries], strict=False)
         ]
         slices = [
             _slice(recorder, variable, array)

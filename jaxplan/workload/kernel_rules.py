@@ -63,11 +63,7 @@ def attention_forward(recorder: Recorder, equation: Any, operands: Sequence[Arra
     reads, whole, keys_seq = _attention_dims(recorder, operands)
     results = []
     for variable in equation.outvars:
-        rows = (
-            (whole[0], whole[2], whole[1], whole[4])
-            if len(sizes(variable)) == 4
-            else (whole[0], whole[1], whole[2])
-        )
+        rows = (whole[0], whole[2], whole[1], whole[4]) if len(sizes(variable)) == 4 else (whole[0], whole[1], whole[2])
         results.append(recorder.add_value(variable.aval, rows))
     flops = 2 * 2.0 * elements(equation.invars[0]) * sizes(equation.invars[1])[1] / 2
     recorder.add_operation(
@@ -166,7 +162,7 @@ def _product(recorder: Recorder, name: str, reads: list, out: Array, whole: Shap
 
 
 def loss_forward(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
-    """(x (B, S, D), unembedding, targets (B, S)) -> (summed loss, logsumexp (B, S)): 2 B S D V FLOPs and a reduction."""
+    """(x (B, S, D), unembedding, targets (B, S)) -> (summed loss, logsumexp (B, S)): 2 B S D V FLOPs, a reduction."""
     x, weight, whole = _loss_dims(recorder, equation, operands)
     tokens, logits_shape = whole[:2], (*whole[:2], whole[3])
     name = equation.params["name"]

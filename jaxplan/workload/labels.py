@@ -76,9 +76,7 @@ class Place:
         """
         whole = f"{self.stack}/{stack}" if self.stack and stack else self.stack or stack
         late = "transpose(" in stack or "rematted" in stack
-        return replace(
-            self, stack=whole, phase="backward" if late and self.phase == "forward" else self.phase
-        )
+        return replace(self, stack=whole, phase="backward" if late and self.phase == "forward" else self.phase)
 
 
 def itemsize(aval: Any) -> int:
@@ -184,9 +182,7 @@ class Recorder:
             )
         )
 
-    def uncover(
-        self, primitive: str, variables: Sequence[Any], operands: Sequence[Array] = ()
-    ) -> list[Array]:
+    def uncover(self, primitive: str, variables: Sequence[Any], operands: Sequence[Array] = ()) -> list[Array]:
         """Count what cannot be analysed; its results are fresh, and still known to depend on its operands."""
         self.uncovered[primitive] += 1
         results = [self.fresh(variable.aval, primitive) for variable in variables]

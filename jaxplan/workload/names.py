@@ -32,9 +32,7 @@ class Labelled:
     given: tuple[str | None, ...] | None = None
 
 
-def name_atoms(
-    recorder: Recorder, parameters: Sequence[Labelled], batch: Sequence[Labelled]
-) -> dict[int, str]:
+def name_atoms(recorder: Recorder, parameters: Sequence[Labelled], batch: Sequence[Labelled]) -> dict[int, str]:
     """A name for every leaf atom that operations or inputs have; `?...` where nothing is known."""
     names: dict[int, str] = {}
     _given(recorder, [*parameters, *batch], names)
@@ -47,9 +45,7 @@ def name_atoms(
         for atom in recorder.atoms.flat(operation.dims):
             if atom not in names:
                 origin = recorder.atoms.origin(atom)
-                names[atom] = free_name(
-                    recorder, atom, f"{UNNAMED}{origin}{recorder.atoms.size(atom)}", names
-                )
+                names[atom] = free_name(recorder, atom, f"{UNNAMED}{origin}{recorder.atoms.size(atom)}", names)
     return names
 
 

@@ -1,4 +1,4 @@
-"""Where an operation comes from, in words that its author knows: the parameter's path, else the name scope. No JAX here."""
+"""Where an operation comes from, in its author's words: the parameter's path, else the name scope. No JAX here."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from jaxplan.workload.labels import Array, DraftOperation, Recorder
 
 CARRIES_NAME = ("elementwise", "move")
-TRANSFORMS = re.compile(
-    r"\b(jvp|transpose|vmap|while|body|checkpoint|rematted_computation|closed_call)\b|[()]"
-)
+TRANSFORMS = re.compile(r"\b(jvp|transpose|vmap|while|body|checkpoint|rematted_computation|closed_call)\b|[()]")
 REMAT = "remat"
 
 

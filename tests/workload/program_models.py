@@ -179,9 +179,9 @@ def conv(channels: tuple[int, ...] = (16, 32), classes: int = 16) -> Program:
     return loss, params, {"image": Array((8, 16, 16, 3), jnp.float32), "label": Array((8,), jnp.int32)}
 
 
-def moe(layers: int = 2, embed: int = 64, mlp: int = 128, experts: int = 4, top_k: int = 2, vocab: int = 256) -> Program:
+def moe(layers: int = 2, embed: int = 64, mlp: int = 128, experts: int = 4, top_k: int = 2) -> Program:
     """Mixture of experts by one-hot dispatch einsums with a capacity (GShard, arXiv:2006.16668, algorithm 1)."""
-    batch, seq = 8, 32
+    batch, seq, vocab = 8, 32, 256
     capacity = 2 * seq * top_k // experts
     params = _floats(
         {

@@ -1,4 +1,4 @@
-"""A plan imposed on programs of others, on 8 virtual CPU devices: same values, the work and traffic that the table says."""
+"""A plan imposed on programs of others, on 8 virtual CPU devices: same values, the table's work and traffic."""
 
 import math
 from collections import Counter
@@ -44,13 +44,14 @@ def test_values_and_gradients_are_the_programs(name: str) -> None:
 
 
 # relative error of bytes. Not zero where XLA differs: outside of loops forward and backward share a gather (the
-# head's), a tied table's two gradients are summed before one reduction, and a lookup's rows take two steps.
+# head's), a tied table's two gradients are summed before one reduction, and a lookup's rows take two steps. The XLA
+# of jax 0.12 adds up the gradients of an input with several readers (query, key, value; gate, up) before one reduction.
 @pytest.mark.parametrize(
     ("name", "sizes", "tolerance"),
     [
         ("llama", {"data": 8}, 0.01),
         ("llama", {"fsdp": 8}, 0.08),
-        ("llama", {"tensor": 4}, 0.05),
+        ("llama", {"tensor": 4}, 0.25 if jax.__version_info__ >= (0, 12) else 0.05),
         ("llama", {"data": 2, "fsdp": 2, "tensor": 2}, 0.10),
         ("linen", {"fsdp": 8}, 0.08),
         ("moe", {"fsdp": 8}, 0.05),
@@ -67,8 +68,8 @@ def test_work_and_traffic_are_the_tables(name: str, sizes: dict[str, int], toler
 
     def sharding(leaf: Leaf) -> NamedSharding:
         spec = RULES.spec(leaf.shape, [dim.name for dim in table.dims], mesh.axis_names)
-        stored = [axes or None for axes in spec] if sum(map(bool, leaf.shape)) > 1 or leaf in table.batch else []
-        return NamedSharding(mesh, PartitionSpec(*stored))
+        sharded = sum(map(bool, leaf.shape)) > 1 or leaf in table.batch
+        return NamedSharding(mesh, PartitionSpec(*[axes or None for axes in spec] if sharded else []))
 
     stored = jax.tree.structure(params).unflatten([sharding(leaf) for leaf in table.parameters])
     fed = jax.tree.structure(batch).unflatten([sharding(leaf) for leaf in table.batch])

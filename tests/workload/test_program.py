@@ -90,7 +90,9 @@ def test_recomputation_is_backward_and_says_so() -> None:
 
 
 def test_flops_of_the_decoder(decoder: Table) -> None:
-    """6 x parameters x tokens, and the loss kernel's logits once more; attention causal: 2 and 5 matmuls of half."""
+    """6 x parameters x tokens, and the loss kernel's logits once more; attention causal: 2 and 5 matmuls
+    of half.
+    """
     s, tokens = SHAPE, BATCH * SEQ
     block = s.embed * (2 * s.heads * s.head_dim + 2 * s.kv_heads * s.head_dim + 3 * s.mlp)
     head = s.embed * s.vocab
@@ -166,8 +168,12 @@ def test_what_has_no_rule_is_counted_and_still_connects() -> None:
 
     w, x = jax.ShapeDtypeStruct((4, 4), jnp.float32), jax.ShapeDtypeStruct((8, 4), jnp.float32)
     table = trace(loss, w, x)
-    assert table.uncovered.get("qr") == 1 or sum(table.uncovered.values()) >= 1
-    assert table.flops("matmul", "forward") >= 2 * 8 * 4 * 4
+    # the decomposition's own primitives (geqrf and householder_product, or qr) have no rule; what feeds
+    # them stays
+    assert set(table.uncovered) & {"qr", "geqrf", "householder_product"}
+    product = next(op for op in table.operations if op.kind == "matmul" and op.phase == "forward")
+    assert product.flops == 2 * 8 * 4 * 4
+    assert any(read.value in product.writes for op in table.operations for read in op.reads)
 
 
 def test_a_while_loop_is_uncovered_and_counted_once() -> None:
@@ -217,8 +223,8 @@ def test_the_parameter_count_is_the_programs(decoder: Table) -> None:
 def test_tied_and_learned_variants_are_covered() -> None:
     shape = dataclasses.replace(
         SHAPE, kv_heads=8, norm="layernorm", positions="learned", max_positions=64, activation="gelu",
-        tied_embeddings=True, attention_bias=True, output_bias=True, mlp_bias=True, qk_norm=True, post_norms=True,
-    )  # fmt: skip
+        tied_embeddings=True, attention_bias=True, output_bias=True, mlp_bias=True, qk_norm=True,
+    post_norms=True, )  # fmt: skip
     table = decoder_table(shape)
     assert table.uncovered == {}
     products = [op for op in table.operations if op.scope == ("chunk",) and op.kind == "matmul"]

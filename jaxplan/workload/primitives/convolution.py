@@ -50,9 +50,7 @@ def conv_general_dilated(recorder: Recorder, equation: Any, operands: Sequence[A
     return [result]
 
 
-def _spatial(
-    recorder: Recorder, equation: Any, operands: Sequence[Array], at: tuple[int, int, int]
-) -> DimIds:
+def _spatial(recorder: Recorder, equation: Any, operands: Sequence[Array], at: tuple[int, int, int]) -> DimIds:
     """The atoms of one spatial dim of the result; `at` is its place in image, kernel and result."""
     i, k, o = at
     atoms = recorder.atoms

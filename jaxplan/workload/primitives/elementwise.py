@@ -67,9 +67,7 @@ def elementwise(recorder: Recorder, equation: Any, operands: Sequence[Array]) ->
     return results
 
 
-@rule(
-    "iota", "rng_bit_generator", "threefry2x32", "random_seed", "random_wrap", "random_unwrap", "random_bits"
-)
+@rule("iota", "rng_bit_generator", "threefry2x32", "random_seed", "random_wrap", "random_unwrap", "random_bits")
 @rule("random_fold_in", "random_split", "random_clone", "create_token", "axis_index")
 def source(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
     """Numbers out of nothing: their dims are learned from whoever reads them."""

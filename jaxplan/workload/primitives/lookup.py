@@ -29,9 +29,7 @@ def gather(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list
     for j in range(len(out_sizes)):
         if j not in numbers.offset_dims:
             out[j] = next(rest)
-    contracted = tuple(
-        table[i] for i in range(len(table)) if i not in batching and slice_sizes[i] != table_sizes[i]
-    )
+    contracted = tuple(table[i] for i in range(len(table)) if i not in batching and slice_sizes[i] != table_sizes[i])
     whole = atoms.distinct((*out, *contracted))[0]
     result = recorder.add_value(equation.outvars[0].aval, whole[: len(out)])
     recorder.tables[recorder.place.path] = (table, indices, whole)
@@ -50,11 +48,7 @@ def scatter(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> lis
     for i, j in zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True):
         recorder.unify((table[i],), (indices[j],))
     windows = numbers.update_window_dims
-    kept = [
-        i
-        for i in range(len(table))
-        if i not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
-    ]
+    kept = [i for i in range(len(table)) if i not in (*numbers.inserted_window_dims, *numbers.operand_batching_dims)]
     for j, i in zip(windows, kept, strict=True):
         if update_sizes[j] == table_sizes[i]:
             recorder.unify((updates[j],), (table[i],))
@@ -66,9 +60,7 @@ def scatter(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> lis
     result = recorder.add_value(equation.outvars[0].aval, table)
     reads = [(operands[0], table), (operands[1], indices), (operands[2], updates)]
     flops = float(elements(equation.invars[2]))
-    recorder.add_operation(
-        equation.primitive.name, "lookup", reads, [result], (*table, *contracted), contracted, flops
-    )
+    recorder.add_operation(equation.primitive.name, "lookup", reads, [result], (*table, *contracted), contracted, flops)
     return [result]
 
 

@@ -34,9 +34,7 @@ def sort(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[A
         for variable, array in zip(equation.outvars, operands, strict=True)
     ]
     reads = [(array, array.shape) for array in operands]
-    recorder.add_operation(
-        "sort", "reduce", reads, results, operands[0].shape, (), float(elements(equation.invars[0]))
-    )
+    recorder.add_operation("sort", "reduce", reads, results, operands[0].shape, (), float(elements(equation.invars[0])))
     return results
 
 

@@ -10,14 +10,11 @@ from jaxplan.workload.primitives.registry import rule
 from jaxplan.workload.table import DimIds, Shape
 
 
-def moved(
-    recorder: Recorder, equation: Any, operands: Sequence[Array], shapes: Sequence[Shape]
-) -> list[Array]:
+def moved(recorder: Recorder, equation: Any, operands: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:
     """New values that hold (parts of) the operands' elements; the operation's dims are those of the largest."""
     atoms = recorder.atoms
     results = [
-        recorder.add_value(variable.aval, shape)
-        for variable, shape in zip(equation.outvars, shapes, strict=True)
+        recorder.add_value(variable.aval, shape) for variable, shape in zip(equation.outvars, shapes, strict=True)
     ]
     reads = [(array, array.shape) for array in operands if array.shape]
     every = [*shapes, *(array.shape for array in operands)]
@@ -73,8 +70,7 @@ def broadcast_in_dim(recorder: Recorder, equation: Any, operands: Sequence[Array
         if in_sizes[i] == out_sizes[j]
     }
     shape = tuple(
-        source[j] if j in source else recorder.atoms.sequence(size, "broadcast")
-        for j, size in enumerate(out_sizes)
+        source[j] if j in source else recorder.atoms.sequence(size, "broadcast") for j, size in enumerate(out_sizes)
     )
     if elements(equation.outvars[0]) == elements(equation.invars[0]):
         return [Array(shape, operands[0].value)]
@@ -123,9 +119,7 @@ def concatenate(recorder: Recorder, equation: Any, operands: Sequence[Array]) ->
     else:
         joined = atoms.sequence(size, "concatenate")
         _remember(recorder, joined, max((array.shape[axis] for array in operands), key=atoms.elements))
-    return moved(
-        recorder, equation, operands, [recorder.distinct((*first[:axis], joined, *first[axis + 1 :]))]
-    )
+    return moved(recorder, equation, operands, [recorder.distinct((*first[:axis], joined, *first[axis + 1 :]))])
 
 
 @rule("stack")
