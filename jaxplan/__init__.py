@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jaxplan.plan.record import PlanRecord
     from jaxplan.plan.step import PlanWarning
     from jaxplan.plan.use import LoadedPlan, load
+    from jaxplan.workload.user import Program
 
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ __all__ = [
     "Plan",
     "PlanRecord",
     "PlanWarning",
+    "Program",
     "VerdictError",
     "__version__",
     "load",
@@ -41,6 +43,7 @@ _LAZY = {
     "Plan": "jaxplan.plan.plan",
     "PlanRecord": "jaxplan.plan.record",
     "PlanWarning": "jaxplan.plan.step",
+    "Program": "jaxplan.workload.user",
     "load": "jaxplan.plan.use",
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "jaxplan"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-PURE_WORKLOAD = ("shape", "table", "parameters", "hf", "cut")
+PURE_WORKLOAD = ("shape", "table", "parameters", "hf", "cut", "user")
 LAYERS = (
     {"errors", "units"},
     {"machine", *(f"workload.{name}" for name in PURE_WORKLOAD)},

@@ -6,7 +6,7 @@ from pathlib import Path
 import jaxplan
 
 PUBLIC = """
-InputError JaxplanError LoadedPlan MissingError Plan PlanRecord PlanWarning VerdictError __version__ load
+InputError JaxplanError LoadedPlan MissingError Plan PlanRecord PlanWarning Program VerdictError __version__ load
 """
 
 

@@ -102,7 +102,8 @@ class Workload:
     """One training step's work: a model, a global batch of sequences, an optimizer, a precision.
 
     `reference` says where the program comes from: `decoder` is the Flax reference decoder built from `model`,
-    anything else is `file.py:name`, a user's own program (`jaxplan.workload.program`).
+    anything else is `file.py:name`, a user's own program (`jaxplan.workload.user`), of which `program_hash` is the
+    text's hash.
     """
 
     model: ModelShape | None
@@ -112,6 +113,7 @@ class Workload:
     parameter_dtype: str = "float32"
     compute_dtype: str = "bfloat16"
     reference: str = "decoder"
+    program_hash: str = ""
     defaults: tuple[str, ...] = field(default=(), compare=False)   # which of these were assumed, to be said once
 
     def __post_init__(self) -> None:
@@ -119,7 +121,7 @@ class Workload:
 
     @property
     def name(self) -> str:
-        return self.model.name if self.model is not None else self.reference
+        return self.model.name if self.model is not None else self.reference.rpartition("/")[2]
 
     @property
     def tokens(self) -> int:
