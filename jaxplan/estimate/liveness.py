@@ -12,8 +12,13 @@ from functools import cached_property
 
 from jaxplan.estimate.communication import operand_moves
 from jaxplan.estimate.compute import HEAVY, materialized
+from jaxplan.estimate.scheduler import Scheduler
 from jaxplan.estimate.terms import Terms, total
 from jaxplan.estimate.view import Executed, View
+
+
+Part = tuple[str, Terms]
+UNSCATTERED = "before it is scattered"
 
 
 @dataclass(frozen=True)
@@ -21,15 +26,19 @@ class Point:
     """A moment of the step: the operation that runs, and the bytes of everything transient that is alive, by value."""
 
     name: str
-    parts: tuple[tuple[str, Terms], ...] = ()
+    parts: tuple[Part, ...] = ()
 
     @cached_property
     def alive(self) -> Terms:
         return total([terms for _, terms in self.parts])
 
 
-def working_sets(view: View, runs: Sequence[Executed], resident: frozenset[int]) -> tuple[Point, ...]:
+def working_sets(
+    view: View, runs: Sequence[Executed], resident: frozenset[int], scheduler: Scheduler
+) -> tuple[Point, ...]:
     """The working set at each heavy operation of one straight piece of program.
+
+    While an operation runs, the weights that the next one needs are already being gathered.
 
     Args:
         runs: the operations in the order in which they run.
@@ -38,14 +47,21 @@ def working_sets(view: View, runs: Sequence[Executed], resident: frozenset[int])
     sources = _sources(runs, materialized(view))
     heavy = [run for run in runs if run.operation.kind in HEAVY]
     first, last = _lifetimes(heavy, sources)
-    points = []
+    weights = [_gathered(view, run, batch=False) for run in heavy]
+    points: list[Point] = []
+    held: list[Part] = []
     for i, run in enumerate(heavy):
         alive = [
             (_describe(view, value), view.live(value))
             for value, end in last.items()
             if first[value] <= i <= end and value not in resident
         ]
-        points.append(Point(_name(run), (*alive, *_transient(view, run, last))))
+        coming = next((parts for parts in weights[i + 1 :] if parts), [])
+        results = _results(view, run, last)
+        now = [*_gathered(view, run, batch=True), *weights[i], *coming, *results]
+        points.append(Point(_name(run), (*alive, *now, *held)))
+        if scheduler.holds_gradients:
+            held += [part for part in results if part[0].endswith(UNSCATTERED)]
     return tuple(points)
 
 
@@ -101,26 +117,34 @@ def _reads(run: Executed, sources: dict[int, frozenset[int]]) -> set[int]:
     return needed
 
 
-def _transient(view: View, run: Executed, last: dict[int, int]) -> list[tuple[str, Terms]]:
-    """Gathered copies of an operation's operands, and its result before it is scattered."""
-    op, extra = run.operation, []
+def _gathered(view: View, run: Executed, batch: bool) -> list[Part]:
+    """Copies of operands, gathered or moved for an operation: of activations (`batch`) or of weights."""
+    op, parts = run.operation, []
     needed = view.operation_owners(op)
-    chunked = "chunk" in op.scope
     for read in op.reads:
-        stored = view.table.values[read.value]
-        moves = operand_moves(view.owners(stored.dims), needed, stored.dims, read.dims)
-        if moves:
-            gathered = view.live(read.value, without=[axis for axis, how in moves.items() if how == "all-gather"])
-            if chunked and not view.has_batch(stored.dims):
-                gathered = gathered.times(loss_chunks=-1)
-            extra.append((_describe(view, read.value, "gathered"), gathered))
+        dims = view.table.values[read.value].dims
+        moves = operand_moves(view.owners(dims), needed, dims, read.dims)
+        if moves and view.has_batch(dims) == batch:
+            whole = view.live(read.value, without=[axis for axis, how in moves.items() if how == "all-gather"])
+            parts.append((_describe(view, read.value, "gathered"), _in_chunks(view, run, read.value, whole)))
+    return parts
+
+
+def _results(view: View, run: Executed, last: dict[int, int]) -> list[Part]:
+    """An operation's result before it is scattered, or one that nobody here reads."""
+    op, parts = run.operation, []
+    needed = view.operation_owners(op)
     for value in op.writes:
-        stored = view.table.values[value]
-        owners = view.owners(stored.dims)
-        scattered = {a for a, dim in needed.items() if dim in op.contracted and a in owners}
+        owners = view.owners(view.table.values[value].dims)
+        scattered = {axis for axis, dim in needed.items() if dim in op.contracted and axis in owners}
         if scattered or value not in last:
-            partial = view.live(value, without=scattered)
-            if chunked and not view.has_batch(stored.dims):
-                partial = partial.times(loss_chunks=-1)
-            extra.append((_describe(view, value, "before it is scattered" if scattered else ""), partial))
-    return extra
+            how = UNSCATTERED if scattered else ""
+            whole = _in_chunks(view, run, value, view.live(value, without=scattered))
+            parts.append((_describe(view, value, how), whole))
+    return parts
+
+
+def _in_chunks(view: View, run: Executed, value: int, whole: Terms) -> Terms:
+    """Inside a loop over chunks of the vocabulary, a weight exists one chunk at a time."""
+    chunked = "chunk" in run.operation.scope and not view.has_batch(view.table.values[value].dims)
+    return whole.times(loss_chunks=-1) if chunked else whole

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxplan.estimate.liveness import Point, working_sets
+from jaxplan.estimate.scheduler import Scheduler
 from jaxplan.estimate.terms import AXES, Terms, total
 from jaxplan.estimate.view import Executed, View
 from jaxplan.plan.sharding import Rules
@@ -37,14 +38,14 @@ class Memory:
     moments: tuple[Moment, ...]
 
 
-def memory(view: View) -> Memory:
-    """The memory of every plan under the view's rules and cut."""
+def memory(view: View, scheduler: Scheduler) -> Memory:
+    """The memory of every plan under the view's rules and cut, with the target compiler's habits."""
     table, rules = view.table, view.rules
     return Memory(
         params=_leaves(table, rules.storage, table.parameters),
         optimizer=_leaves(table, rules.storage_of_optimizer, table.optimizer),
         batch=_leaves(table, rules.input, table.batch),
-        moments=_moments(view),
+        moments=_moments(view, scheduler),
     )
 
 
@@ -59,7 +60,7 @@ def _leaves(table: Table, rules: Rules, leaves: tuple[Leaf, ...]) -> Terms:
     return total(parts)
 
 
-def _moments(view: View) -> tuple[Moment, ...]:
+def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
     """Forward, loss, backward and update, each with the largest working sets of its operations."""
     table = view.table
     gradients = _leaves(table, view.rules.storage, table.parameters)
@@ -69,6 +70,7 @@ def _moments(view: View) -> tuple[Moment, ...]:
     resident = frozenset(
         {i for i, value in enumerate(table.values) if value.kind == "parameter"} | set(view.cut.saved)
     )
+    casts = _cast_weights(view) if scheduler.hoists_casts else Terms()
     moments = []
     for name, runs, grads, kept in (
         ("forward", _between(view, "forward", INSIDE), accumulators, saved),
@@ -76,10 +78,21 @@ def _moments(view: View) -> tuple[Moment, ...]:
         ("backward", _between(view, "backward", INSIDE), gradients + accumulators, stacked),
         ("embedding", _between(view, "backward", AFTER), gradients + accumulators, Terms()),
     ):
-        for point in _largest(working_sets(view, runs, resident)):
-            moments.append(Moment(f"{name}: {point.name}", grads, kept, point.alive))
+        for point in _largest(working_sets(view, runs, resident, scheduler)):
+            moments.append(Moment(f"{name}: {point.name}", grads, kept, point.alive + casts))
     moments.append(Moment("update", gradients, Terms(), Terms()))
     return tuple(moments)
+
+
+def _cast_weights(view: View) -> Terms:
+    """The sharded copies of all weights in the dtype that they are cast to before they are gathered."""
+    values = view.table.values
+    copies = []
+    for run in view.executed:
+        op = run.operation
+        if run.phase == "forward" and op.primitive == "convert_element_type" and values[op.reads[0].value].path:
+            copies.append(view.live(op.writes[0]) * values[op.writes[0]].copies)
+    return total(copies)
 
 
 BEFORE, INSIDE, AFTER = "before", "inside", "after"

@@ -19,6 +19,7 @@ from jaxplan.estimate.communication import Traffic, traffic
 from jaxplan.estimate.compute import Work, work
 from jaxplan.estimate.memory import memory
 from jaxplan.estimate.network import Network, Prices
+from jaxplan.estimate.scheduler import SCHEDULERS
 from jaxplan.estimate.terms import TermMatrix
 from jaxplan.estimate.view import View
 from jaxplan.machine.topology import Machine
@@ -89,7 +90,7 @@ class Estimator:
 
     def __init__(self, view: View, machine: Machine) -> None:
         self.view, self.machine = view, machine
-        ledger = memory(view)
+        ledger = memory(view, SCHEDULERS[machine.platform])
         self.works, self.collectives = work(view), traffic(view)
         self.moments = tuple(moment.name for moment in ledger.moments)
         state = [ledger.params, ledger.optimizer, ledger.batch]

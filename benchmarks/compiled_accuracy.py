@@ -1,0 +1,176 @@
+"""The estimate beside the compilers, over 24 plans: 3 models x TPU and GPU x 4 layouts. Half an hour on two cores.
+
+    python benchmarks/compiled_accuracy.py [--write]
+
+Memory: total of one device, estimated against compiled (TPU: the buffer assignment; GPU: XLA's peak). FLOPs: of the
+program and its rematerialization against those read off the compiled HLO times trip counts. Collectives: bytes by mesh
+axes, estimated against the HLO's. With --write the rows go to profiling/calibrations/compiled_accuracy.json. Nothing is
+fitted to these rows; compiled plans come from the cache where they are known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from jaxplan.compile.evidence import Evidence
+from jaxplan.compile.tiers import Tiers
+from jaxplan.estimate.ledger import Estimate, estimate_of
+from jaxplan.estimate.network import Network
+from jaxplan.estimate.step import Estimator
+from jaxplan.estimate.view import View
+from jaxplan.machine import catalogue
+from jaxplan.plan.plan import MeshAxis, Plan, loss_chunks_for
+from jaxplan.plan.record import installed_versions
+from jaxplan.plan.remat import POLICIES
+from jaxplan.units import GIB
+from jaxplan.workload.cut import cut
+from jaxplan.workload.shape import Workload
+from jaxplan.workload.table import Table
+
+AXES = ("data", "fsdp", "tensor")
+OUT = Path(__file__).parent.parent / "profiling" / "calibrations" / "compiled_accuracy.json"
+SHARE = 1e-3        # collectives smaller than this part of the largest are not compared
+
+
+@dataclass(frozen=True)
+class Case:
+    """One plan to compile."""
+
+    chip: str
+    mesh: str
+    model: str
+    batch: int
+    seq: int
+    sizes: tuple[int, int, int]
+    remat: str
+    microbatches: int
+
+    def plan(self) -> Plan:
+        machine = catalogue.machine(self.mesh, self.chip, None)
+        model = catalogue.model(self.model)
+        data, fsdp, tensor = self.sizes
+        tokens = self.batch // (data * fsdp * self.microbatches) * self.seq
+        return Plan(
+            machine=machine,
+            workload=Workload(model, self.batch, self.seq),
+            axes=tuple(MeshAxis(name, size, name) for name, size in zip(AXES, self.sizes, strict=True)),
+            remat=self.remat,
+            microbatches=self.microbatches,
+            attention="splash" if machine.platform == "tpu" else "cudnn",
+            loss_chunks=loss_chunks_for(tokens, model.vocab // tensor),
+            compiler_flags=machine.compiler_flags,
+        )
+
+
+def cases(chip: str, mesh: str, model: str, batch: int, seq: int, *plans: tuple) -> list[Case]:
+    return [Case(chip, mesh, model, batch, seq, *plan) for plan in plans]
+
+
+CASES = [
+    *cases("h100", "1x8", "llama3.2-1b", 64, 4096, ((1, 8, 1), "none", 4), ((8, 1, 1), "full", 2),
+           ((1, 4, 2), "dots", 1), ((2, 2, 2), "attention", 4)),
+    *cases("h100", "4x8", "llama3-8b", 256, 4096, ((1, 32, 1), "qkv", 4), ((4, 8, 1), "attention", 2),
+           ((1, 8, 4), "dots", 4), ((2, 8, 2), "mlp", 8)),
+    *cases("h100", "16x8", "llama3-70b", 512, 8192, ((1, 128, 1), "attention", 4), ((2, 64, 1), "full", 4),
+           ((1, 32, 4), "qkv", 8), ((4, 8, 4), "full", 4)),
+    *cases("v5e", "2x4", "llama3.2-1b", 64, 4096, ((1, 8, 1), "full", 4), ((2, 4, 1), "attention", 8),
+           ((1, 4, 2), "attention", 4), ((2, 2, 2), "mlp", 8)),
+    *cases("v5e", "8x16", "llama3-8b", 512, 8192, ((1, 128, 1), "full", 4), ((2, 64, 1), "attention", 4),
+           ((1, 64, 2), "qkv", 8), ((2, 16, 4), "full", 4)),
+    *cases("v5p", "4x4x8", "llama3-70b", 256, 8192, ((1, 128, 1), "full", 2), ((2, 64, 1), "attention", 2),
+           ((1, 32, 4), "qkv", 4), ((2, 16, 4), "attention", 4)),
+]  # fmt: skip
+
+
+def estimate(plan: Plan, table: Table) -> Estimate:
+    """The estimate of one plan, as the search makes it."""
+    view = View(table, plan.rules, cut(table, POLICIES[plan.remat].saved))
+    sizes = tuple(plan.sizes.values())
+    variables = np.array([[*sizes, plan.microbatches, plan.loss_chunks, float(plan.microbatches > 1)]])
+    network = Network(plan.machine, [sizes])  # type: ignore[list-item]
+    return estimate_of(Estimator(view, plan.machine).evaluate(variables, np.array([0]), network), 0)
+
+
+def by_axes(pairs) -> dict[str, float]:
+    """Bytes by the set of mesh axes."""
+    total: dict[str, float] = defaultdict(float)
+    for axes, nbytes in pairs:
+        total["+".join(axes)] += nbytes
+    return dict(total)
+
+
+def row(case: Case, plan: Plan, expected: Estimate, found: Evidence) -> dict:
+    """One comparison, as plain data."""
+    sizes = plan.sizes
+    estimated = by_axes(
+        (tuple(a for a in axes if sizes[a] > 1), nbytes) for (_, axes), nbytes in expected.collective_bytes.items()
+    )
+    compiled = by_axes((entry.axes, entry.nbytes) for entry in found.traffic)
+    flops = sum(found.flops.values())
+    return {
+        "case": f"{case.chip} {case.mesh} {case.model} {plan.label} {case.remat} x{case.microbatches}",
+        "status": found.status,
+        "compiled_bytes": found.total_bytes,
+        "estimated_bytes": expected.total_bytes,
+        "memory_error": expected.total_bytes / found.total_bytes - 1 if found.total_bytes else None,
+        "false_fit": expected.total_bytes <= found.capacity_bytes and not found.ok,
+        "flops_error": expected.flops / flops - 1 if flops else None,
+        "collective_bytes": {k: [estimated.get(k, 0.0), compiled.get(k, 0.0)] for k in {*estimated, *compiled}},
+        "estimated_s": expected.value_s,
+        "compiled_s": found.step_time_s,
+        "compile_s": found.seconds,
+    }
+
+
+def show(result: dict) -> None:
+    print(f"{result['case']:<64} {result['status']}")
+    if result["memory_error"] is not None:
+        print(
+            f"    memory {result['estimated_bytes'] / GIB:7.2f} GiB, compiled {result['compiled_bytes'] / GIB:7.2f}"
+            f" ({result['memory_error']:+.1%})"
+        )
+    if result["flops_error"] is not None:
+        print(f"    FLOPs {result['flops_error']:+.2%}; step {result['estimated_s']:.3g} s, {result['compiled_s']:.3g} s")
+    largest = max(max(pair) for pair in result["collective_bytes"].values())
+    for axes, (estimated, compiled) in sorted(result["collective_bytes"].items()):
+        if max(estimated, compiled) > SHARE * largest:
+            error = f"({estimated / compiled - 1:+.1%})" if compiled else ""
+            print(f"    {axes:<20} {estimated / 1e9:10.3f} GB, compiled {compiled / 1e9:10.3f} {error}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--only", default="", help="cases whose text contains this")
+    arguments = parser.parse_args()
+    results = []
+    for case in CASES:
+        if arguments.only not in f"{case.chip} {case.mesh} {case.model}":
+            continue
+        plan = case.plan()
+        with Tiers(plan.machine, 1) as tiers:
+            table = tiers.trace(plan.workload)
+            future = tiers.compile(plan)
+            if future is None:
+                print(f"{case.chip}: {'; '.join(tiers.notes)}")
+                continue
+            results.append(row(case, plan, estimate(plan, table), future.result()))
+        show(results[-1])
+    errors = [abs(r["memory_error"]) for r in results if r["memory_error"] is not None]
+    flops = [abs(r["flops_error"]) for r in results if r["flops_error"] is not None]
+    print(f"\n{len(errors)} plans: memory median {statistics.median(errors):.1%}, worst {max(errors):.1%}; ", end="")
+    print(f"FLOPs worst {max(flops):.2%}; false fits {sum(r['false_fit'] for r in results)}")
+    if arguments.write:
+        OUT.parent.mkdir(parents=True, exist_ok=True)
+        OUT.write_text(json.dumps({"versions": installed_versions(), "rows": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
