@@ -44,15 +44,16 @@ def test_values_and_gradients_are_the_programs(name: str) -> None:
 
 
 # relative error of bytes. Not zero where XLA differs: outside of loops forward and backward share a gather (the
-# head's), a tied table's two gradients are summed before one reduction, and a lookup's rows take two steps. The XLA
-# of jax 0.12 adds up the gradients of an input with several readers (query, key, value; gate, up) before one reduction.
+# head's), a tied table's two gradients are summed before one reduction, and a lookup's rows take two steps. Gradients
+# of an input with several readers (query, key, value; gate, up) are added up before one reduction by the compilers of
+# TPU and GPU, which the table's traffic follows, and by the CPU's in some meshes only.
 @pytest.mark.parametrize(
     ("name", "sizes", "tolerance"),
     [
         ("llama", {"data": 8}, 0.01),
         ("llama", {"fsdp": 8}, 0.08),
-        ("llama", {"tensor": 4}, 0.25 if jax.__version_info__ >= (0, 12) else 0.05),
-        ("llama", {"data": 2, "fsdp": 2, "tensor": 2}, 0.10),
+        ("llama", {"tensor": 4}, 0.20),
+        ("llama", {"data": 2, "fsdp": 2, "tensor": 2}, 0.20),
         ("linen", {"fsdp": 8}, 0.08),
         ("moe", {"fsdp": 8}, 0.05),
         ("moe", {"tensor": 4}, 0.05),
