@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from jaxplan.cli.request import as_it_is_now
 from jaxplan.compile.evidence import Evidence
 from jaxplan.compile.tiers import Tiers
 from jaxplan.plan.files import read
@@ -24,7 +25,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="the result as JSON on standard output")] = False,
 ) -> int:
     """Partition and compile one plan for its machine: does it fit, by how much, what fills the peak."""
-    record = read(plan)
+    record = as_it_is_now(read(plan))
     stderr, stdout = Console(stderr=True, highlight=False), Console(highlight=False, soft_wrap=True)
     found: list[Evidence] = []
     with Tiers(record.plan.machine, jobs) as tiers:

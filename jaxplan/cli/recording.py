@@ -19,6 +19,7 @@ from jaxplan.plan.record import (
     leaf_specs,
 )
 from jaxplan.report.search import Row, SearchReport
+from jaxplan.search.dims import roles_of_dims
 from jaxplan.search.loop import Progress
 from jaxplan.workload.table import Table
 
@@ -115,6 +116,8 @@ def assumptions(report: SearchReport, table: Table) -> tuple[str, ...]:
         else "estimated matmuls run at the data sheet's peak: nobody's measurement of this chip is in the catalogue"
     )
     out.append("estimated: collectives of weights and gradients hide under compute, those of activations do not")
+    if workload.model is None:
+        out += roles_of_dims(table)
     if table.uncovered:
         out.append(f"not priced: {dict(table.uncovered)}")
     return tuple(out)

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from jaxplan.errors import InputError
 from jaxplan.machine import catalogue
 from jaxplan.machine.topology import Machine
+from jaxplan.plan.record import PlanRecord
 from jaxplan.workload.hf import from_hf_config
 from jaxplan.workload.shape import Workload
+from jaxplan.workload.user import AS_WRITTEN, Reference
 
 DEFAULT_MODEL = "llama3-8b"
 DEFAULT_SEQUENCES_PER_DEVICE = 4
+DEFAULT_TOKENS = 2048       # of a sequence, where a user's program takes a length and nobody gives one
 ATTENTION_KERNELS = {"tpu": "splash", "cuda": "cudnn", "rocm": "blockwise"}
 
 
 def workload_of(
-    machine: Machine, model: str | None, hf: Path | None, batch: int | None, seq: int | None, optimizer: str
+    machine: Machine,
+    model: str | None,
+    hf: Path | None,
+    program: str | None,
+    batch: int | None,
+    seq: int | None,
+    optimizer: str,
 ) -> Workload:
     """The workload that the flags name; what they leave open is assumed and listed in `defaults`.
 
     Raises:
-        InputError: unknown model, unreadable configuration, sizes that are not positive.
+        InputError: unknown model, unreadable configuration, a program that is not there, sizes that are not positive.
     """
-    if model is not None and hf is not None:
-        raise InputError("--model and --hf were both given", "one of them")
+    given = [flag for flag, v in (("--model", model), ("--hf", hf), ("--workload", program)) if v is not None]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} were given", "one of them")
+    if program is not None:
+        return _users(machine, Reference.parse(program), batch, seq, optimizer)
     shape = from_hf_config(hf) if hf is not None else catalogue.model(model or DEFAULT_MODEL)
     assumed = []
     if model is None and hf is None:
@@ -47,6 +60,44 @@ def workload_of(
     return Workload(model=shape, batch=batch, seq=seq, optimizer=optimizer, defaults=tuple(assumed))
 
 
-def attention_kernel(machine: Machine) -> str:
-    """The attention kernel that the machine's compiler has."""
-    return ATTENTION_KERNELS[machine.platform]
+def _users(
+    machine: Machine, reference: Reference, batch: int | None, seq: int | None, optimizer: str
+) -> Workload:
+    """The workload of a user's program; what it decides itself is `as-written`."""
+    assumed = tuple(name for name, value in (("batch", batch), ("seq", seq)) if value is None)
+    batch = DEFAULT_SEQUENCES_PER_DEVICE * machine.devices if batch is None else batch
+    seq = reference.default_seq(DEFAULT_TOKENS) if seq is None else seq
+    for name, value in (("--batch", batch), ("--seq", seq)):
+        if value < 1:
+            raise InputError(f"{name} {value}", "a positive number")
+    return Workload(
+        model=None,
+        batch=batch,
+        seq=seq,
+        optimizer=optimizer,
+        parameter_dtype=AS_WRITTEN,
+        compute_dtype=AS_WRITTEN,
+        reference=str(reference),
+        program_hash=reference.digest(),
+        defaults=assumed,
+    )
+
+
+def as_it_is_now(record: PlanRecord) -> PlanRecord:
+    """The record with the user's program as its file is now; the same where the workload is no user's program.
+
+    If the file has changed, the record is `stale`: its evidence is about another program.
+
+    Raises:
+        InputError: the file or the function is gone.
+    """
+    work = record.plan.workload
+    if work.model is not None:
+        return record
+    work = replace(work, program_hash=Reference.parse(work.reference).digest())
+    return replace(record, plan=replace(record.plan, workload=work))
+
+
+def attention_kernel(machine: Machine, workload: Workload) -> str:
+    """The attention kernel that the machine's compiler has; a user's program has its own."""
+    return ATTENTION_KERNELS[machine.platform] if workload.model is not None else AS_WRITTEN

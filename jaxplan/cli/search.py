@@ -21,6 +21,7 @@ from jaxplan.machine import catalogue
 from jaxplan.machine.topology import Machine
 from jaxplan.report import text
 from jaxplan.report.search import SearchReport, search_report
+from jaxplan.search.dims import roles_of_dims
 from jaxplan.search.loop import Progress, prove
 from jaxplan.search.rank import rank
 from jaxplan.search.space import enumerate_space
@@ -39,6 +40,9 @@ def search(
     machine: Annotated[str | None, typer.Option(help="machine family or a TOML file of yours")] = None,
     model: Annotated[str | None, typer.Option(help="a model of the catalogue, or a TOML file of yours")] = None,
     hf: Annotated[Path | None, typer.Option(help="a Hugging Face config.json")] = None,
+    program: Annotated[
+        str | None, typer.Option("--workload", help="a program of yours: file.py:name, a function of (batch, seq)")
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="sequences per optimizer step, over all devices")] = None,
     seq: Annotated[int | None, typer.Option(help="tokens per sequence")] = None,
     optimizer: Annotated[str, typer.Option(help="an optax optimizer")] = "adamw",
@@ -57,7 +61,7 @@ def search(
         if value < 1:
             raise InputError(f"{name} {value}", "at least 1")
     target = catalogue.machine(mesh, chip, machine)
-    workload = workload_of(target, model, hf, batch, seq, optimizer)
+    workload = workload_of(target, model, hf, program, batch, seq, optimizer)
     job = Search(target, workload, objective, top, partitions, compiles or 3 * top, jobs, out, as_json)
     return job.run()
 
@@ -124,6 +128,9 @@ class Search:
         self.say(f"estimate   {counts:<40} {format_seconds(self.seconds['estimate'])}")
         if self.table.uncovered:
             self.say(f"uncovered  not priced: {dict(self.table.uncovered)}")
+        if self.workload.model is None:
+            for line in roles_of_dims(self.table):
+                self.say(f"Dims      {line}")
         self.write()
         if self.progress.order():
             self.stderr.print(self.grid(self.report().rows, self.stderr))
@@ -183,7 +190,7 @@ class Search:
     def plan_of(self, row: int):
         space = self.progress.ranking.space
         flags = self.machine.compiler_flags
-        return space.plan(row, self.machine, self.workload, attention_kernel(self.machine), flags)
+        return space.plan(row, self.machine, self.workload, attention_kernel(self.machine, self.workload), flags)
 
     def grid(self, rows, console: Console):
         return text.plans_grid(rows, not console.is_terminal, console.width >= WIDE_COLUMNS)

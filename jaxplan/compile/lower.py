@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from jaxplan.workload.step import TrainStep
 
 
-# The host's compile is read for its structure only: what makes machine code fast is left out, a fifth of the
-# time
+# The host's compile is read for its structure only: what makes machine code fast is left out, a fifth of the time
 # remains, collectives and arguments are the same (jaxlib 0.10.2; 0.12 has the first option only).
 HOST_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
 def trace_job(workload: Mapping[str, Any]) -> dict:
     """The table of a workload's training step, unsharded and without rematerialization (`Table.to_json`)."""
-    from jaxplan.errors import InputError
     from jaxplan.workload.decoder import loss_function
     from jaxplan.workload.optimizer import optimizer
     from jaxplan.workload.program import trace
 
     work = workload_from(workload)
     if work.model is None:
-        raise InputError(f"workload {work.reference} has no model", "the reference decoder's, so far")
+        from jaxplan.workload.loading import traced
+
+        return traced(work).to_json()
     model = loss_function(
         work.model,
         work.batch,

@@ -129,7 +129,7 @@ def host_view(plan: Plan, cuda_available: bool) -> HostView | None:
     """
     count = plan.machine.devices
     if count <= MAX_HOST_DEVICES:
-        return HostView(replace(plan, attention="blockwise", compiler_flags={}), "cpu")
+        return HostView(_on_host(plan), "cpu")
     if cuda_available and plan.machine.chip.target is not None:
         note = f"partitioned by the GPU compiler: {count:,} devices are too many for the host's"
         return HostView(plan, "cuda", 1, note)
@@ -137,8 +137,13 @@ def host_view(plan: Plan, cuda_available: bool) -> HostView | None:
     if factor is None or plan.zero1:
         return None
     note = f"partitioned with the data axis (replicas) and the batch divided by {factor}"
-    smaller = shrunk(plan, factor)
-    return HostView(replace(smaller, attention="blockwise", compiler_flags={}), "cpu", factor, note)
+    return HostView(_on_host(shrunk(plan, factor)), "cpu", factor, note)
+
+
+def _on_host(plan: Plan) -> Plan:
+    """The plan as the host can compile it: the target's attention kernel and flags mean nothing to it."""
+    attention = "blockwise" if plan.workload.model is not None else plan.attention
+    return replace(plan, attention=attention, compiler_flags={})
 
 
 def shrink_factor(devices: int, replicas: int) -> int | None:

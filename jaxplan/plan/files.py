@@ -17,7 +17,7 @@ from jaxplan.errors import InputError
 from jaxplan.plan.json_text import render
 from jaxplan.plan.plan import Plan
 from jaxplan.plan.record import RELATIVE_TOLERANCE, LeafSpec, PlanRecord
-from jaxplan.plan.remat import POLICIES
+from jaxplan.plan.remat import policies_of
 from jaxplan.plan.schema import PlanFile, fault, to_entries
 
 SCHEMA = "jaxplan.plan/1"
@@ -233,8 +233,9 @@ def _record(file: PlanFile) -> PlanRecord:
         loss_chunks=file.loss_chunks,
         compiler_flags=file.compiler_flags,
     )
-    if file.remat not in POLICIES:
-        raise ValueError(f"remat must be one of {', '.join(POLICIES)}, got {file.remat!r}")
+    known = policies_of(file.workload)
+    if file.remat not in known:
+        raise ValueError(f"remat must be one of {', '.join(known)}, got {file.remat!r}")
     return PlanRecord(
         plan=plan,
         parameters=tuple(leaf.leaf() for leaf in file.leaves.parameters),

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxplan.workload.shape import Workload
+from jaxplan.workload.user import AS_WRITTEN
+
 TAGS = ("query", "key", "value", "attention", "attention_output", "mlp_gate", "mlp_up", "mlp_output")
 
 
@@ -40,3 +43,23 @@ POLICIES: dict[str, Policy] = {
         Policy("full", frozenset(), "keep each block's input only: smallest, one more forward pass"),
     )
 }
+
+# a user's program checkpoints as its author wrote it: its trace has the residuals and the recomputation already
+WRITTEN = Policy(AS_WRITTEN, None, "keep and recompute what the program itself says")
+
+
+def policies_of(workload: Workload) -> dict[str, Policy]:
+    """The policies that a workload's program can be compiled with."""
+    return POLICIES if workload.model is not None else {WRITTEN.name: WRITTEN}
+
+
+def policy(name: str) -> Policy:
+    """The policy of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    known = POLICIES | {WRITTEN.name: WRITTEN}
+    if name not in known:
+        raise ValueError(f"remat must be one of {', '.join(known)}, got {name!r}")
+    return known[name]

@@ -131,7 +131,7 @@ class PlanFile(Section):
     remat: str
     microbatches: Count
     loss_chunks: Count
-    attention: Literal["splash", "cudnn", "blockwise"]
+    attention: Literal["splash", "cudnn", "blockwise", "as-written"]
     zero1: bool
     sequence_sharding: bool
     compiler_flags: dict[str, str]

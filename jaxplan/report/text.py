@@ -19,7 +19,7 @@ NUMBERS = ("#", "micro", "MFU")
 
 def header(machine: Machine, workload: Workload, parameters: int | None) -> list[str]:
     """What is searched and what was assumed, one line each, every assumption with the flag that changes it."""
-    flags = {"chip": "--chip", "mesh": "--mesh", "model": "--model, --hf", "batch": "--batch", "seq": "--seq"}
+    flags = {"chip": "--chip", "mesh": "--mesh", "model": "--model, --hf, --workload", "batch": "--batch", "seq": "--seq"}
 
     def assumed(*names: str) -> str:
         taken = [flags[n] for n in names if n in workload.defaults or n in machine.defaults]
@@ -103,9 +103,10 @@ def comparison(report: SearchReport) -> list[str]:
         shown = [i + 1 for i, row in enumerate(report.rows) if row.candidate == report.plain.candidate]
         place = f" (#{shown[0]})" if shown else ""
         plain_s = report.plain.step_time_s["value"]
+        remat = f" with {report.plain.plan.remat} remat" if report.workload.model is not None else ""
         slower = plain_s / best.step_time_s["value"] - 1
         lines.append(
-            f"Plain FSDP with full remat, what most people would start with{place}: {report.plain.proof} "
+            f"Plain FSDP{remat}, what most people would start with{place}: {report.plain.proof} "
             f"{format_seconds(plain_s)}, {abs(slower):.0%} {'slower' if slower > 0 else 'faster'} than #1."
         )
     if len(report.rows) > 1:

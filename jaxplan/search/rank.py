@@ -12,7 +12,7 @@ from jaxplan.estimate.network import Network
 from jaxplan.estimate.step import Estimates, Estimator
 from jaxplan.estimate.view import View
 from jaxplan.machine.topology import Machine
-from jaxplan.plan.remat import POLICIES
+from jaxplan.plan.remat import policy
 from jaxplan.plan.sharding import standard_rules
 from jaxplan.search.space import Space
 from jaxplan.workload.cut import cut
@@ -69,7 +69,7 @@ def rank(space: Space, table: Table, machine: Machine) -> Ranking:
     variables = space.variables()
     found = np.full((len(space), 4), np.inf)
     estimators = {}
-    cuts = [cut(table, POLICIES[name].saved) for name in space.policies]
+    cuts = [cut(table, policy(name).saved) for name in space.policies]
     for r, rules in enumerate(space.rule_sets):
         for p, kept in enumerate(cuts):
             rows = np.flatnonzero((space.rules == r) & (space.policy == p))

@@ -12,7 +12,8 @@ import numpy as np
 from jaxplan.errors import InputError
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.plan import MeshAxis, Plan, loss_chunks_for
-from jaxplan.plan.remat import POLICIES
+from jaxplan.plan.remat import policies_of
+from jaxplan.search.dims import STORAGE_DIMS, TENSOR_DIMS, dim_sizes
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.table import Table
 
@@ -92,7 +93,8 @@ def enumerate_space(workload: Workload, table: Table, machine: Machine) -> Space
     rejected: Counter[str] = Counter()
     rows: list[tuple[int, int, int, int, int]] = []
     meshes: list[Sizes] = []
-    policies, rule_sets = tuple(POLICIES), tuple(RuleSet(z, s) for z in (False, True) for s in (True, False))
+    policies = tuple(policies_of(workload))
+    rule_sets = tuple(RuleSet(z, s) for z in (False, True) for s in (True, False))
     limits = dim_sizes(table)
     for sizes in factorizations(machine.devices):
         reason = mesh_reason(sizes, workload, limits)
@@ -109,20 +111,14 @@ def enumerate_space(workload: Workload, table: Table, machine: Machine) -> Space
                 _divisors(workload.batch // (sizes[0] * sizes[1])), range(len(policies))
             ):
                 local = workload.batch // (sizes[0] * sizes[1] * micro)
-                chunks = loss_chunks_for(local * workload.seq, limits.get("vocab", sizes[2]) // sizes[2])
+                chunks = 1      # a user's loss is as it is written
+                if workload.model is not None:
+                    chunks = loss_chunks_for(local * workload.seq, limits.get("vocab", sizes[2]) // sizes[2])
                 rows.append((len(meshes) - 1, policy, rules, micro, chunks))
     if not rows:
         raise InputError(*no_candidates(workload, machine, limits, rejected))
     mesh, policy, rules, micro, chunks = np.array(rows).T
     return Space(tuple(meshes), policies, rule_sets, mesh, policy, rules, micro, chunks, dict(rejected))
-
-
-def dim_sizes(table: Table) -> dict[str, int]:
-    """The smallest size that each named dim has in the program (dims of one name are sharded alike)."""
-    sizes: dict[str, int] = {}
-    for dim in table.dims:
-        sizes[dim.name] = min(dim.size, sizes.get(dim.name, dim.size))
-    return sizes
 
 
 def mesh_reason(sizes: Sizes, workload: Workload, limits: Mapping[str, int]) -> str:
@@ -132,9 +128,12 @@ def mesh_reason(sizes: Sizes, workload: Workload, limits: Mapping[str, int]) -> 
         return "batch is not divisible by data x fsdp"
     if limits.get("embed", fsdp) % fsdp:
         return "embed is not divisible by fsdp"
-    for dim in ("kv_heads", "heads", "mlp", "vocab"):
+    for dim in TENSOR_DIMS:
         if limits.get(dim, tensor) % tensor:
             return f"{dim} is not divisible by tensor"
+    for axis, size, dims in (("fsdp", fsdp, STORAGE_DIMS), ("tensor", tensor, TENSOR_DIMS)):
+        if size > 1 and not set(dims) & set(limits):
+            return f"{axis} has no dim of a weight to shard"
     return ""
 
 
@@ -145,8 +144,8 @@ def rules_reason(sizes: Sizes, rules: RuleSet, limits: Mapping[str, int]) -> str
         return "ZeRO-1 shards nothing where data is 1"
     if rules.zero1 and limits.get("embed", 1) % (fsdp * data):
         return "embed is not divisible by fsdp x data (ZeRO-1)"
-    if not rules.sequence_sharding and tensor == 1:
-        return "sequence sharding changes nothing where tensor is 1"
+    if not rules.sequence_sharding and (tensor == 1 or "seq" not in limits):
+        return "sequence sharding changes nothing where tensor is 1 or nothing is a sequence"
     if rules.sequence_sharding and limits.get("seq", tensor) % tensor:
         return "seq is not divisible by tensor"
     return ""

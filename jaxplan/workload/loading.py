@@ -27,10 +27,10 @@ from jaxplan.plan.sharding import PRIORITY
 from jaxplan.plan.tree import TreeLeaf
 from jaxplan.plan.tree import leaves as tree_leaves
 from jaxplan.workload.decoder import LossFunction
-from jaxplan.workload.optimizer import optimizer
+from jaxplan.workload.optimizer import leaf_dims, optimizer
 from jaxplan.workload.program import trace
 from jaxplan.workload.shape import Workload
-from jaxplan.workload.table import Table
+from jaxplan.workload.table import Leaf, Table
 from jaxplan.workload.user import Program, Reference
 
 Tree = Any
@@ -97,6 +97,26 @@ def load(work: Workload, batch: int) -> LossFunction:
 
     dims = _parameter_dims(reference, program, found)
     return LossFunction(loss, params, batch_shapes, dict(zip(paths, dims, strict=True)), batch_dims, init)
+
+
+def named(model: LossFunction, table: Table) -> LossFunction:
+    """The model with every name that a trace found for a whole dim, beside those that it has."""
+
+    def dims(leaves: Sequence[Leaf], given: Sequence[Names]) -> list[Names]:
+        found = [[table.dims[d[0]].name if len(d) == 1 else None for d in leaf.shape] for leaf in leaves]
+        return [
+            tuple(a or b for a, b in zip(mine or names, names, strict=True))
+            for mine, names in zip(given, found, strict=True)
+        ]
+
+    return model._replace(
+        parameter_dims=jax.tree.structure(model.params).unflatten(
+            dims(table.parameters, leaf_dims(model.params, model.parameter_dims))
+        ),
+        batch_dims=jax.tree.structure(model.batch).unflatten(
+            dims(table.batch, leaf_dims(model.batch, model.batch_dims))
+        ),
+    )
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,10 +15,11 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxplan.plan.plan import Plan
 from jaxplan.workload.decoder import Kernels, LossFunction, loss_function
 from jaxplan.workload.layout import Layout
-from jaxplan.workload.optimizer import leaf_dims, optimizer, state_dims
+from jaxplan.workload.optimizer import leaf_dims, optimizer
+from jaxplan.workload.storage import Storage, hold, inner
+from jaxplan.workload.user import AS_WRITTEN
 
 Tree = Any
-MICROBATCHES = (None, "batch", None)
 
 
 class TrainState(NamedTuple):
@@ -36,7 +37,7 @@ class TrainStep:
         function: (state, batch) to (state, {"loss"}); to be jitted with `jit`.
         init: a key to a state, made where it is stored.
         abstract_state: ShapeDtypeStructs, with NamedShardings on a mesh.
-        abstract_batch: the same for `tokens` and `targets`, (B, S) int32 of the global batch.
+        abstract_batch: the same for the global batch (the decoder's: `tokens` and `targets`, (B, S) int32).
         model: the functional view of one microbatch.
     """
 
@@ -69,22 +70,44 @@ class TrainStep:
 
 
 def build(plan: Plan, mesh: Mesh | None = None, *, impose: bool = True) -> TrainStep:
-    """The plan's training step of the reference decoder.
+    """The plan's training step: of the reference decoder, or of the user's program that its workload refers to.
 
     Args:
         mesh: the mesh that the plan's axes name; None for an unsharded step on one device.
         impose: hold every operation in the plan's sharding, not the decoder's block boundaries alone.
 
     Raises:
-        InputError: the model is not runnable.
-        ValueError: the plan has no model, or the mesh's axes are not the plan's.
+        InputError: the model is not runnable, or the user's program fails.
+        ValueError: the mesh's axes are not the plan's, or the rematerialization is not one that the program has.
     """
-    work = plan.workload
-    if work.model is None:
-        raise ValueError(f"the reference decoder needs a model, got the workload {work.reference}")
     if mesh is not None and dict(mesh.shape) != plan.sizes:
         raise ValueError(f"mesh {dict(mesh.shape)} is not the plan's {plan.sizes}")
     layout = None if mesh is None else Layout(mesh, plan.rules)
+    transform = optimizer(plan.workload.optimizer)
+    make = _decoder if plan.workload.model is not None else _users
+    model, shards, batch = make(plan, layout, transform)
+    loss = _imposed(model, layout) if impose and layout is not None else model.loss
+    abstract = TrainState(model.params, jax.eval_shape(transform.init, model.params))
+    rows = ["batch" in names for names in leaf_dims(batch, model.batch_dims)]
+    return TrainStep(
+        _step(loss, transform, Microbatches(plan.microbatches, rows, shards.batch), shards),
+        _init(model, transform, shards),
+        TrainState(
+            shards.abstract(abstract.params, shards.params), shards.abstract(abstract.optimizer, shards.optimizer)
+        ),
+        shards.abstract(batch, shards.batch),
+        model,
+        layout,
+    )
+
+
+Made = tuple[LossFunction, Storage, Tree]       # one microbatch's program, where its arrays lie, the global batch
+
+
+def _decoder(plan: Plan, layout: Layout | None, transform: optax.GradientTransformation) -> Made:
+    work = plan.workload
+    if work.model is None:
+        raise ValueError(f"the reference decoder needs a model, got the workload {work.reference}")
     model = loss_function(
         work.model,
         work.batch // plan.microbatches,
@@ -94,18 +117,22 @@ def build(plan: Plan, mesh: Mesh | None = None, *, impose: bool = True) -> Train
         compute_dtype=work.compute_dtype,
         parameter_dtype=work.parameter_dtype,
     )
-    transform = optimizer(work.optimizer)
-    shards = Storage.of(model, transform, layout)
-    loss = _imposed(model, layout) if impose and layout is not None else model.loss
-    ids = jax.ShapeDtypeStruct((work.batch, work.seq), jnp.int32, sharding=shards.ids)
-    return TrainStep(
-        _step(loss, transform, plan.microbatches, shards),
-        _init(model, transform, shards),
-        shards.abstract(model, transform),
-        {"tokens": ids, "targets": ids},
-        model,
-        layout,
-    )
+    shards = Storage() if layout is None else Storage.named(model, transform, layout)
+    ids = jax.ShapeDtypeStruct((work.batch, work.seq), jnp.int32)
+    return model, shards, {"tokens": ids, "targets": ids}
+
+
+def _users(plan: Plan, layout: Layout | None, transform: optax.GradientTransformation) -> Made:
+    """The user's program, its dims named as in the table of its global batch."""
+    from jaxplan.workload.loading import load, named, traced
+
+    work = plan.workload
+    if plan.remat != AS_WRITTEN:
+        raise ValueError(f"{work.name} decides its own rematerialization: expected {AS_WRITTEN}, got {plan.remat}")
+    whole, table = load(work, work.batch), traced(work)
+    part = whole if plan.microbatches == 1 else load(work, work.batch // plan.microbatches)
+    shards = Storage() if layout is None else Storage.traced(table, whole, transform, layout)
+    return named(part, table), shards, whole.batch
 
 
 def _imposed(model: LossFunction, layout: Layout) -> Callable[[Tree, Tree], jax.Array]:
@@ -120,60 +147,6 @@ def _imposed(model: LossFunction, layout: Layout) -> Callable[[Tree, Tree], jax.
         model.parameter_dims,
         model.batch_dims,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Storage:
-    """Where the state lies: one sharding a leaf, None without a mesh.
-
-    Attributes:
-        params: of the parameters and their gradients.
-        update: of the update, which is computed where the optimizer's state lies (ZeRO-1).
-        optimizer: of the optimizer's state.
-        ids: of the batch.
-        microbatches: of the batch as (microbatches, sequences, S).
-    """
-
-    params: Tree
-    update: Tree
-    optimizer: Tree
-    ids: Any = None
-    microbatches: Any = None
-
-    @classmethod
-    def of(
-        cls, model: LossFunction, transform: optax.GradientTransformation, layout: Layout | None
-    ) -> Storage:
-        if layout is None:
-            return cls(None, None, None)
-        structure = jax.tree.structure(model.params)
-        names = leaf_dims(model.params, model.parameter_dims)
-        state = jax.eval_shape(transform.init, model.params)
-        of_state = state_dims(transform, model.params, model.parameter_dims)
-        return cls(
-            structure.unflatten([layout.sharding(layout.parameter_spec(n)) for n in names]),
-            structure.unflatten([layout.sharding(layout.optimizer_spec(n)) for n in names]),
-            jax.tree.structure(state).unflatten(
-                [layout.sharding(layout.optimizer_spec(n)) for n in of_state]
-            ),
-            layout.sharding(layout.spec(("batch", None))),
-            layout.sharding(layout.spec(MICROBATCHES)),
-        )
-
-    def abstract(self, model: LossFunction, transform: optax.GradientTransformation) -> TrainState:
-        state = TrainState(model.params, jax.eval_shape(transform.init, model.params))
-        if self.params is None:
-            return state
-        return jax.tree.map(
-            lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s),
-            state,
-            TrainState(self.params, self.optimizer),
-        )
-
-
-def hold(tree: Tree, shardings: Tree) -> Tree:
-    """The tree, held in these shardings; as it is where there are none."""
-    return tree if shardings is None else jax.lax.with_sharding_constraint(tree, shardings)
 
 
 def _init(
@@ -191,7 +164,7 @@ def _init(
 def _step(
     loss: Callable[[Tree, Tree], jax.Array],
     transform: optax.GradientTransformation,
-    microbatches: int,
+    microbatches: Microbatches,
     shards: Storage,
 ) -> Callable[[TrainState, Tree], tuple[TrainState, dict[str, jax.Array]]]:
     def gradients(params: Tree, batch: Tree) -> tuple[jax.Array, Tree]:
@@ -199,7 +172,7 @@ def _step(
         return value, hold(grads, shards.params)
 
     def step(state: TrainState, batch: Tree) -> tuple[TrainState, dict[str, jax.Array]]:
-        if microbatches == 1:
+        if microbatches.count == 1:
             value, grads = gradients(state.params, batch)
         else:
             value, grads = _accumulated(gradients, state.params, batch, microbatches, shards)
@@ -212,27 +185,54 @@ def _step(
     return step
 
 
+@dataclass(frozen=True, eq=False)
+class Microbatches:
+    """How the batch is cut.
+
+    Attributes:
+        rows: for each array of the batch, whether its leading dim is the batch: the others are in every part, whole.
+        shardings: of the whole batch; None without a mesh.
+    """
+
+    count: int
+    rows: Sequence[bool]
+    shardings: Tree = None
+
+    def split(self, batch: Tree) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Tree]]:
+        """The arrays that are cut, as (microbatches, rows, ...), and how to put one part of each into a batch."""
+        leaves, structure = jax.tree.flatten(batch)
+        shardings = jax.tree.leaves(self.shardings) or [None] * len(leaves)
+        cut = [i for i, has_rows in enumerate(self.rows) if has_rows]
+
+        def merge(parts: list[jax.Array]) -> Tree:
+            replaced = dict(zip(cut, parts, strict=True))
+            return structure.unflatten([replaced.get(i, leaf) for i, leaf in enumerate(leaves)])
+
+        return [self._split(leaves[i], shardings[i]) for i in cut], merge
+
+    def _split(self, array: jax.Array, sharding: Any) -> jax.Array:
+        # the microbatch is the minor factor of the batch, so that every device's rows stay where they are
+        parts = array.reshape(array.shape[0] // self.count, self.count, *array.shape[1:])
+        return hold(jnp.swapaxes(parts, 0, 1), None if sharding is None else inner(sharding))
+
+
 def _accumulated(
     gradients: Callable[[Tree, Tree], tuple[jax.Array, Tree]],
     params: Tree,
     batch: Tree,
-    microbatches: int,
+    microbatches: Microbatches,
     shards: Storage,
 ) -> tuple[jax.Array, Tree]:
     """Mean loss and gradients over microbatches, added up in float32 where the parameters are stored."""
+    parts, merge = microbatches.split(batch)
 
-    def split(ids: jax.Array) -> jax.Array:
-        # the microbatch is the minor factor of the batch, so that every device's rows stay where they are
-        parts = ids.reshape(ids.shape[0] // microbatches, microbatches, ids.shape[1])
-        return hold(jnp.swapaxes(parts, 0, 1), shards.microbatches)
-
-    def add(total: tuple[jax.Array, Tree], part: Tree) -> tuple[tuple[jax.Array, Tree], None]:
-        value, grads = gradients(params, part)
+    def add(total: tuple[jax.Array, Tree], part: list[jax.Array]) -> tuple[tuple[jax.Array, Tree], None]:
+        value, grads = gradients(params, merge(part))
         summed = jax.tree.map(lambda a, g: a + g.astype(jnp.float32), total[1], grads)
-        return (total[0] + value, hold(summed, shards.params)), None
+        return (total[0] + value.astype(jnp.float32), hold(summed, shards.params)), None
 
     zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
     start = (jnp.zeros((), jnp.float32), hold(zeros, shards.params))
-    (value, grads), _ = jax.lax.scan(add, start, jax.tree.map(split, batch))
-    mean = jax.tree.map(lambda g, p: (g / microbatches).astype(p.dtype), grads, params)
-    return value / microbatches, mean
+    (value, grads), _ = jax.lax.scan(add, start, parts)
+    mean = jax.tree.map(lambda g, p: (g / microbatches.count).astype(p.dtype), grads, params)
+    return value / microbatches.count, mean
