@@ -51,15 +51,7 @@ class _Move:
     held: frozenset[str]
     times: int
     scope: tuple[str, ...]
-
-    @property
-    def hoisted(self) -> bool:
-        """Whether it runs once a step however many microbatches there are.
-
-        XLA moves an all-reduce whose result is only added up out of the loop (its pass `while-loop-all-reduce-code-
-        motion`), unless an inner loop holds it.
-        """
-        return self.kind == "all-reduce" and self.phase == "backward" and not self.scope
+    hoisted: bool = False       # it runs once a step, however many microbatches there are
 
 
 def traffic(view: View) -> tuple[Traffic, ...]:
@@ -84,8 +76,7 @@ def _reads(view: View) -> Iterator[_Move]:
         for read in run.operation.reads:
             groups[read.value, run.phase, run.operation.scope].append((run, read))
     for (value, phase, scope), readers in groups.items():
-        dims = view.table.values[value].dims
-        owners = view.owners(dims)
+        dims, owners = view.table.values[value].dims, view.stored(value)
         gathered, moved = set(), set()
         for run, read in readers:
             for axis, how in operand_moves(owners, view.operation_owners(run.operation), dims, read.dims).items():
@@ -110,32 +101,48 @@ def operand_moves(owners: Owners, needed: Owners, stored: DimIds, read: DimIds) 
 
 
 def _writes(view: View) -> Iterator[_Move]:
-    """Results: partial sums that are reduced, and results that end up elsewhere than they were made.
+    """Results: partial sums that are reduced, and results that end up elsewhere than they were made."""
+    for run in view.executed:
+        if run.operation.writes and run.operation.primitive not in SUMS:
+            yield from _moved_results(view, run, _summed(view, run))
+    for (value, _), (axes, run) in partial_sums(view)[0].items():
+        yield from _reductions(view, value, axes, run)
+
+
+def _summed(view: View, run: Executed) -> frozenset[str]:
+    """The axes over which an operation's results are partial sums."""
+    op = run.operation
+    return frozenset(axis for axis, dim in view.operation_owners(op).items() if dim in op.contracted)
+
+
+Partial = dict[tuple[int, Phase], tuple[frozenset[str], Executed]]
+
+
+def partial_sums(view: View) -> tuple[Partial, dict[int, frozenset[str]]]:
+    """Partial sums that are reduced, and those that are first added to others (with the axes they are partial over).
 
     Partial sums that are only added to others over the same axes are added first and reduced once: the gradients of one
     activation that several weights read.
     """
     readers = Counter((read.value, run.phase) for run in view.executed for read in run.operation.reads)
-    partial: dict[tuple[int, Phase], tuple[frozenset[str], Executed]] = {}
+    partial: Partial = {}
+    added: dict[int, frozenset[str]] = {}
     for run in view.executed:
         op, phase = run.operation, run.phase
         if not op.writes:
             continue
-        needed, result = view.operation_owners(op), op.writes[0]
+        result = op.writes[0]
         operands = [(read.value, phase) for read in op.reads]
         if op.primitive in SUMS and all(o in partial and readers[o] == 1 for o in operands):
             axes = {partial[operand][0] for operand in operands}
             if len(axes) == 1:
                 for operand in operands:
-                    del partial[operand]
+                    added[operand[0]] = partial.pop(operand)[0]
                 partial[result, phase] = axes.pop(), run
             continue
-        summed = frozenset(axis for axis, dim in needed.items() if dim in op.contracted)
-        if summed:
+        if summed := _summed(view, run):
             partial[result, phase] = summed, run
-        yield from _moved_results(view, run, summed)
-    for (value, _), (axes, run) in partial.items():
-        yield from _reductions(view, value, axes, run)
+    return partial, added
 
 
 def _moved_results(view: View, run: Executed, summed: frozenset[str]) -> Iterator[_Move]:
@@ -151,11 +158,17 @@ def _moved_results(view: View, run: Executed, summed: frozenset[str]) -> Iterato
 
 
 def _reductions(view: View, value: int, summed: frozenset[str], run: Executed) -> Iterator[_Move]:
-    """The reduction of a partial sum: scattered over the axes that the result owns, whole over the others."""
+    """The reduction of a partial sum: scattered over the axes that the result owns, whole over the others.
+
+    XLA moves an all-reduce out of the loop over microbatches (its pass `while-loop-all-reduce-code-motion`) where its
+    result is only accumulated: no inner loop holds it, and no other gradient is added to it first.
+    """
     op, dims = run.operation, view.table.values[value].dims
     owners = frozenset(view.owners(dims))
     about = (run.phase, dims, view.table.nbytes(value))
     if summed - owners:
-        yield _Move("all-reduce", summed - owners, *about, owners, op.times, op.scope)
+        mixed = any(value in {r.value for r in o.reads} for o in view.table.operations if o.primitive in SUMS)
+        hoisted = run.phase == "backward" and not op.scope and not mixed
+        yield _Move("all-reduce", summed - owners, *about, owners, op.times, op.scope, hoisted)
     if summed & owners:
         yield _Move("reduce-scatter", summed & owners, *about, owners - summed, op.times, op.scope)

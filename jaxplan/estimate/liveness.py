@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from jaxplan.estimate.communication import operand_moves
+from jaxplan.estimate.communication import operand_moves, partial_sums
 from jaxplan.estimate.compute import HEAVY, materialized
 from jaxplan.estimate.scheduler import Scheduler
 from jaxplan.estimate.terms import Terms, total
@@ -48,18 +48,20 @@ def working_sets(
     heavy = [run for run in runs if run.operation.kind in HEAVY]
     first, last = _lifetimes(heavy, sources)
     weights = [_gathered(view, run, batch=False) for run in heavy]
+    added = partial_sums(view)[1]
+    activations = _spans([_gathered(view, run, batch=True) for run in heavy])
     points: list[Point] = []
     held: list[Part] = []
     for i, run in enumerate(heavy):
         alive = [
-            (_describe(view, value), view.live(value))
+            (_describe(view, value), view.live(value, without=added.get(value, ())))
             for value, end in last.items()
             if first[value] <= i <= end and value not in resident
         ]
         coming = next((parts for parts in weights[i + 1 :] if parts), [])
         results = _results(view, run, last)
-        now = [*_gathered(view, run, batch=True), *weights[i], *coming, *results]
-        points.append(Point(_name(run), (*alive, *now, *held)))
+        whole = [part for begin, end, part in activations if begin <= i <= end]
+        points.append(Point(_name(run), (*alive, *whole, *weights[i], *coming, *results, *held)))
         if scheduler.holds_gradients:
             held += [part for part in results if part[0].endswith(UNSCATTERED)]
     return tuple(points)
@@ -84,6 +86,16 @@ def _lifetimes(
     return first, last
 
 
+def _spans(parts: Sequence[list[Part]]) -> list[tuple[int, int, Part]]:
+    """Each different part with the first and the last operation that needs it: what is gathered once is kept."""
+    spans: dict[str, tuple[int, int, Part]] = {}
+    for i, found in enumerate(parts):
+        for part in found:
+            begin = spans[part[0]][0] if part[0] in spans else i
+            spans[part[0]] = begin, i, part
+    return list(spans.values())
+
+
 def _name(run: Executed) -> str:
     return f"{run.operation.primitive} {run.operation.source}".strip()
 
@@ -91,7 +103,7 @@ def _name(run: Executed) -> str:
 def _describe(view: View, value: int, how: str = "") -> str:
     stored = view.table.values[value]
     dims = ",".join(dict.fromkeys(view.names[d] for d in stored.dims))
-    return f"{stored.tag or stored.path} [{dims}] {stored.itemsize} bytes {how}".strip()
+    return f"{stored.tag or stored.path or value} [{dims}] {stored.itemsize} bytes {how}".strip()
 
 
 def _sources(runs: Sequence[Executed], kept: frozenset[int]) -> dict[int, frozenset[int]]:

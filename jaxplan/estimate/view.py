@@ -49,6 +49,14 @@ class View:
             self._owners[dims] = {axis: dims[i] for axis, i in found.items()}
         return self._owners[dims]
 
+    def stored(self, value: int) -> Owners:
+        """Which dim of a value each mesh axis shards where it lies: a batch arrives in whole sequences."""
+        dims, owners = self.table.values[value].dims, self.owners(self.table.values[value].dims)
+        if self.table.values[value].kind != "batch":
+            return owners
+        arriving = self.rules.input.owners([self.names[d] for d in dims], AXES)
+        return {axis: dim for axis, dim in owners.items() if axis in arriving}
+
     def operation_owners(self, op: Operation) -> Owners:
         """Owners over all dims of an operation. A lookup runs where its table lies, so the table's owners win."""
         owners = self.owners(op.dims)

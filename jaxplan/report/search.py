@@ -13,6 +13,7 @@ from jaxplan.estimate.ledger import Estimate
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.plan import Plan
 from jaxplan.search.loop import Progress
+from jaxplan.search.rank import MEMORY_MARGIN
 from jaxplan.search.why import baseline, misses
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.table import Table
@@ -81,7 +82,8 @@ def row_of(progress: Progress, candidate: int, table: Table) -> Row:
         mfu=table.model_flops / peak / time["value"],
         bottleneck=bottleneck,
         proof=_proof(proofs),
-        fits=memory["total"] <= memory["capacity"] and not notes,
+        fits=memory["total"] * (1 if memory["source"] == "compiled" else 1 + MEMORY_MARGIN) <= memory["capacity"]
+        and not notes,
         notes=notes,
     )
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxplan.plan.plan import Plan
-from jaxplan.search.rank import Ranking
+from jaxplan.search.rank import MEMORY_MARGIN, Ranking
 
 Key = tuple[int, int]      # mesh row, policy
 
@@ -96,7 +96,8 @@ class Progress:
     def order(self) -> list[int]:
         """Candidates that still fit, one for each mesh and policy, best first, refused ones left out."""
         corrected = self.ranking.total_bytes * self.memory_ratio
-        fits = self.ranking.placeable & (corrected <= self.ranking.machine.device_hbm_bytes)
+        needed = corrected * (1 + MEMORY_MARGIN)
+        fits = self.ranking.placeable & (needed <= self.ranking.machine.device_hbm_bytes)
         fits[self.refused()] = False
         fits[self.compiled()] = True
         scores = self.ranking.value_s * self.time_ratio if self.objective == "time" else corrected.copy()

@@ -36,7 +36,7 @@ def test_reasons_of_meshes(workload, sizes, reason):
         ((2, 4, 1), RuleSet(zero1=True, sequence_sharding=True), ""),
         ((1, 8, 1), RuleSet(zero1=True, sequence_sharding=True), "ZeRO-1 shards nothing where data is 1"),
         ((2, 256, 1), RuleSet(zero1=True, sequence_sharding=True), "embed is not divisible by fsdp x data (ZeRO-1)"),
-        ((1, 8, 1), RuleSet(False, False), "sequence sharding changes nothing where tensor is 1"),
+        ((1, 8, 1), RuleSet(False, False), "sequence sharding changes nothing where tensor is 1 or nothing is a sequence"),
     ],
 )
 def test_reasons_of_rules(sizes, rules, reason):
