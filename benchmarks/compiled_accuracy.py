@@ -137,7 +137,8 @@ def show(result: dict) -> None:
             f" ({result['memory_error']:+.1%})"
         )
     if result["flops_error"] is not None:
-        print(f"    FLOPs {result['flops_error']:+.2%}; step {result['estimated_s']:.3g} s, {result['compiled_s']:.3g} s")
+        step = f"step {result['estimated_s']:.3g} s, compiled {result['compiled_s']:.3g} s"
+        print(f"    FLOPs {result['flops_error']:+.2%}; {step}")
     largest = max(max(pair) for pair in result["collective_bytes"].values())
     for axes, (estimated, compiled) in sorted(result["collective_bytes"].items()):
         if max(estimated, compiled) > SHARE * largest:

@@ -19,7 +19,6 @@ from jaxplan.estimate.terms import AXES, Terms
 from jaxplan.estimate.view import Executed, Owners, View
 from jaxplan.workload.table import DimIds, Phase, Read
 
-
 SUMS = ("add", "add_any")       # through which partial sums pass unreduced
 
 

@@ -16,7 +16,6 @@ from jaxplan.estimate.scheduler import Scheduler
 from jaxplan.estimate.terms import Terms, total
 from jaxplan.estimate.view import Executed, View
 
-
 Part = tuple[str, Terms]
 UNSCATTERED = "before it is scattered"
 

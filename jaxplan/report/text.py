@@ -13,13 +13,13 @@ from jaxplan.report.search import Row, SearchReport
 from jaxplan.units import GIB, format_bytes, format_count, format_range_seconds, format_seconds, significant
 from jaxplan.workload.shape import Workload
 
-
 NUMBERS = ("#", "micro", "MFU")
 
 
 def header(machine: Machine, workload: Workload, parameters: int | None) -> list[str]:
     """What is searched and what was assumed, one line each, every assumption with the flag that changes it."""
-    flags = {"chip": "--chip", "mesh": "--mesh", "model": "--model, --hf, --workload", "batch": "--batch", "seq": "--seq"}
+    flags = {name: f"--{name}" for name in ("chip", "mesh", "batch", "seq")}
+    flags["model"] = "--model, --hf, --workload"
 
     def assumed(*names: str) -> str:
         taken = [flags[n] for n in names if n in workload.defaults or n in machine.defaults]

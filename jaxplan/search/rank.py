@@ -18,7 +18,6 @@ from jaxplan.search.space import Space
 from jaxplan.workload.cut import cut
 from jaxplan.workload.table import Table
 
-
 #: An estimate counts as fitting with this much to spare: the most by which estimates fell short of the compilers in
 #: profiling/calibrations/compiled_accuracy.json, rounded up. What the compiler said replaces it.
 MEMORY_MARGIN = 0.05

@@ -125,7 +125,8 @@ def test_how_an_operand_moves(owners, needed, moves):
 
 def test_a_working_set_holds_operands_results_and_gathered_weights():
     seen = view()
-    points = working_sets(seen, [run for run in seen.executed if run.phase == "forward"], frozenset({0, 1}), SCHEDULERS["cuda"])
+    forward = [run for run in seen.executed if run.phase == "forward"]
+    points = working_sets(seen, forward, frozenset({0, 1}), SCHEDULERS["cuda"])
     sizes = np.array([[1, 8, 1, 1, 1, 0.0]])
     gathered, result = W_BYTES, 2 * B * F / 8
     assert points[0].alive.at(sizes) == pytest.approx([gathered + result])

@@ -8,6 +8,7 @@ from jaxplan.machine import catalogue
 from jaxplan.search.space import RuleSet, enumerate_space, factorizations, mesh_reason, rules_reason
 from jaxplan.workload.shape import Workload
 
+NOTHING_TO_SHARD = "sequence sharding changes nothing where tensor is 1 or nothing is a sequence"
 LIMITS = {"embed": 256, "kv_heads": 4, "heads": 8, "mlp": 512, "vocab": 1024, "seq": 256}
 
 
@@ -36,7 +37,7 @@ def test_reasons_of_meshes(workload, sizes, reason):
         ((2, 4, 1), RuleSet(zero1=True, sequence_sharding=True), ""),
         ((1, 8, 1), RuleSet(zero1=True, sequence_sharding=True), "ZeRO-1 shards nothing where data is 1"),
         ((2, 256, 1), RuleSet(zero1=True, sequence_sharding=True), "embed is not divisible by fsdp x data (ZeRO-1)"),
-        ((1, 8, 1), RuleSet(False, False), "sequence sharding changes nothing where tensor is 1 or nothing is a sequence"),
+        ((1, 8, 1), RuleSet(False, False), NOTHING_TO_SHARD),
     ],
 )
 def test_reasons_of_rules(sizes, rules, reason):
