@@ -11,6 +11,7 @@ from jaxplan.workload.table import Leaf, Table
 _RULES = standard_rules(sequence_sharding=False, zero1=False).compute
 STORAGE_DIMS = tuple(n for n, axes in _RULES.items() if "fsdp" in axes and n not in ACTIVATION_DIMS)
 TENSOR_DIMS = tuple(n for n, axes in _RULES.items() if "tensor" in axes and n not in ACTIVATION_DIMS)
+SAID_FROM = 0.001       # weights that are whole on every device and make up less are not worth a line
 
 
 def dim_sizes(table: Table) -> dict[str, int]:
@@ -33,8 +34,8 @@ def roles_of_dims(table: Table) -> tuple[str, ...]:
         if _sizes(table, TENSOR_DIMS)
         else "no hidden dim was found that two weights make and contract: tensor is not searched",
     ]
-    if whole:
-        share = sum(bytes_of[id(leaf)] for leaf in whole) / sum(bytes_of.values())
+    share = sum(bytes_of[id(leaf)] for leaf in whole) / sum(bytes_of.values())
+    if share >= SAID_FROM:
         out.append(f"{len(whole)} weights ({share:.1%} of the bytes) have no dim that fsdp stores in parts")
     return tuple(out)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxplan.workload.labels import Recorder
+from jaxplan.workload.pairs import Pairs
 from jaxplan.workload.roles import Roles, free_name
 from jaxplan.workload.table import DimIds, Shape
 
@@ -38,7 +39,9 @@ def name_atoms(recorder: Recorder, parameters: Sequence[Labelled], batch: Sequen
     _given(recorder, [*parameters, *batch], names)
     _loops(recorder, names)
     _batch(recorder, batch, names)
-    Roles(recorder, [recorder.atoms.flat(parameter.shape) for parameter in parameters], names).assign()
+    dims = [recorder.atoms.flat(parameter.shape) for parameter in parameters]
+    Roles(recorder, dims, names).assign()
+    Pairs(recorder, dims, names).assign()
     _paths(recorder, parameters, names)
     _derived(recorder, names)
     for operation in recorder.operations:

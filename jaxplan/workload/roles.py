@@ -60,10 +60,19 @@ class Roles:
         return {atom for atom, n in self.names.items() if n == name}
 
     def vocab(self) -> None:
-        """What a lookup indexes: rows of the embedding table, and the loss's pick among logits."""
+        """What a lookup indexes: rows of the embedding table, and the loss's pick among logits.
+
+        Where no lookup is in a table, and the pick is among fewer than there are features, it is among classes.
+        """
+        atoms = self.recorder.atoms
+        tables = [set(atoms.flat(table)) for table, _, _ in self.recorder.tables.values()]
+        batch = self._named("batch")
+        embeds = any(table & set(self.count) and not table & batch for table in tables)
         for _, gone in self._forward("lookup"):
             for atom in gone:
-                self._name(atom, "vocab")
+                sizes = [atoms.size(a) for dims in self.parameters if atom in dims for a in dims if a != atom]
+                classes = not embeds and atoms.size(atom) < max(sizes, default=0)
+                self._name(atom, "classes" if classes else "vocab")
 
     def embed(self) -> None:
         """The dim of most parameters."""
