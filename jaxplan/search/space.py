@@ -144,8 +144,10 @@ def rules_reason(sizes: Sizes, rules: RuleSet, limits: Mapping[str, int]) -> str
         return "ZeRO-1 shards nothing where data is 1"
     if rules.zero1 and limits.get("embed", 1) % (fsdp * data):
         return "embed is not divisible by fsdp x data (ZeRO-1)"
-    if not rules.sequence_sharding and (tensor == 1 or "seq" not in limits):
-        return "sequence sharding changes nothing where tensor is 1 or nothing is a sequence"
+    if not rules.sequence_sharding and tensor == 1:
+        return "sequence sharding changes nothing where tensor is 1"
+    if not rules.sequence_sharding and "seq" not in limits:
+        return "sequence sharding changes nothing where there is no sequence"
     if rules.sequence_sharding and limits.get("seq", tensor) % tensor:
         return "seq is not divisible by tensor"
     return ""

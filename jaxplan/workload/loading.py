@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-import jaxplan
 from jaxplan.errors import InputError
 from jaxplan.plan.sharding import PRIORITY
 from jaxplan.plan.tree import TreeLeaf
@@ -37,7 +36,7 @@ Tree = Any
 Names = tuple[str | None, ...] | None
 
 KNOWN_DIMS = frozenset({*PRIORITY, "layers", "head_dim", "group"})      # that rules or the namer have a meaning for
-OURS = tuple(str(Path(module.__file__ or "").parent) for module in (jaxplan, jax, importlib))
+OURS = (str(Path(__file__).parents[1]), *(str(Path(m.__file__ or "").parent) for m in (jax, importlib)))
 INITIAL_SCALE = 0.02    # chosen: GPT-2's initial standard deviation; a stand-in, see `load`
 
 
