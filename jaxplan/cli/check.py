@@ -41,4 +41,5 @@ def check(
     else:
         for line in check_lines(record, found):
             stdout.print(line, markup=False)
-    return 0 if found and all(evidence.ok for evidence in found) else DOES_NOT_FIT
+    good = any(evidence.ok for evidence in found) and not any(evidence.refuses for evidence in found)
+    return 0 if good else DOES_NOT_FIT

@@ -11,7 +11,7 @@ from jaxplan.compile.environment import Platform
 from jaxplan.units import format_bytes
 
 Tier = Literal["partitioned", "compiled"]
-Status = Literal["ok", "does not fit", "failed", "crashed", "timed out", "killed", "cancelled"]
+Status = Literal["ok", "does not fit", "failed", "crashed", "timed out", "killed", "cancelled", "not available"]
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,11 @@ class Evidence:
     @property
     def ok(self) -> bool:
         return self.status == "ok"
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it speaks against the plan; a compiler that cannot compile the program at all does not."""
+        return self.status not in ("ok", "not available")
 
     @property
     def total_bytes(self) -> int | None:

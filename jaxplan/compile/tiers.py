@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -38,7 +39,7 @@ COMPILE_LIMIT_S = 900.0
 
 TRACED_BY = ("workload", "plan")                            # the sources that decide a table,
 PROVED_BY = ("workload", "plan", "machine", "compile")      # and those that decide evidence
-KEPT = ("ok", "does not fit")                               # a crash or a time-out may not happen again
+KEPT = ("ok", "does not fit", "not available")              # a crash or a time-out may not happen again
 
 
 class Tiers:
@@ -151,6 +152,8 @@ class Tiers:
         def finished(future: Future[Outcome]) -> None:
             evidence = _evidence(plan, tier, platform, future, (note,) if note else ())
             evidence = evidence if timed else evidence.untimed()
+            if platform == "cpu" and evidence.status == "failed" and plan.workload.model is None:
+                evidence = _of_another_platform(evidence)
             if evidence.status in KEPT:
                 self.cache.put(tier, parts, evidence.to_json())
             if evidence.status not in KEPT:
@@ -206,6 +209,12 @@ def _evidence(
         versions=versions(platform),
         notes=notes,
     )
+
+
+def _of_another_platform(evidence: Evidence) -> Evidence:
+    """A user's program may hold kernels of its target, which the host cannot compile: that says nothing of the plan."""
+    message = f"the host cannot compile this program ({evidence.message})"
+    return replace(evidence, status="not available", message=message)
 
 
 def _why(outcome: Outcome) -> str:

@@ -72,7 +72,7 @@ def row_of(progress: Progress, candidate: int, table: Table) -> Row:
     bottleneck = estimate.bottleneck
     if compiled is not None and compiled.ok and compiled.bottleneck:
         bottleneck = compiled.bottleneck
-    notes = tuple(proof.message for proof in proofs.values() if not proof.ok and proof.message)
+    notes = tuple(proof.message for proof in proofs.values() if proof.refuses and proof.message)
     return Row(
         candidate=candidate,
         plan=plan,
@@ -91,7 +91,7 @@ def row_of(progress: Progress, candidate: int, table: Table) -> Row:
 def _proof(proofs: Mapping[str, Any]) -> str:
     """The highest tier that spoke, or why it refused."""
     for tier, word in (("compile", "compiled"), ("partition", "partitioned")):
-        if tier in proofs:
+        if tier in proofs and (proofs[tier].ok or proofs[tier].refuses):
             return word if proofs[tier].ok else proofs[tier].status
     return "estimated"
 

@@ -26,6 +26,8 @@ class Proof(Protocol):
     @property
     def ok(self) -> bool: ...
     @property
+    def refuses(self) -> bool: ...
+    @property
     def total_bytes(self) -> float | None: ...
     @property
     def step_time_s(self) -> float | None: ...
@@ -73,7 +75,7 @@ class Progress:
 
     def refused(self) -> list[int]:
         """Candidates that a tier refused: they do not fit, or could not be partitioned or compiled."""
-        return [row for row, found in self.proofs.items() if any(not proof.ok for proof in found.values())]
+        return [row for row, found in self.proofs.items() if any(proof.refuses for proof in found.values())]
 
     def time_s(self, row: int) -> float:
         """The best known step time of a candidate: compiled, else the estimate corrected by what was learned."""

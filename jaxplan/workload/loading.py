@@ -37,6 +37,7 @@ Names = tuple[str | None, ...] | None
 
 KNOWN_DIMS = frozenset({*PRIORITY, "layers", "head_dim", "group"})      # that rules or the namer have a meaning for
 OURS = (str(Path(__file__).parents[1]), *(str(Path(m.__file__ or "").parent) for m in (jax, importlib)))
+COLLECTION = "params."  # of linen's variables
 INITIAL_SCALE = 0.02    # chosen: GPT-2's initial standard deviation; a stand-in, see `load`
 
 
@@ -200,8 +201,10 @@ def _module(file: Path, digest: str) -> Any:
 
 
 def _paths(paths: Sequence[str]) -> list[str]:
-    """Paths as unique keys; a variable's own `value` is no key of the user's."""
+    """Paths as unique keys, without what is no key in an optimizer's state: nnx's `value`, linen's `params`."""
     short = [path.removesuffix(".value") for path in paths]
+    if all(path.startswith(COLLECTION) for path in short):
+        short = [path.removeprefix(COLLECTION) for path in short]
     return [path if short.count(path) == 1 else f"{path}#{i}" for i, path in enumerate(short)]
 
 

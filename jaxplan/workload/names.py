@@ -38,10 +38,12 @@ def name_atoms(recorder: Recorder, parameters: Sequence[Labelled], batch: Sequen
     names: dict[int, str] = {}
     _given(recorder, [*parameters, *batch], names)
     _loops(recorder, names)
-    _batch(recorder, batch, names)
     dims = [recorder.atoms.flat(parameter.shape) for parameter in parameters]
+    features = _features(recorder, dims)
+    _batch(recorder, batch, names, features)
     Roles(recorder, dims, names).assign()
     Pairs(recorder, dims, names).assign()
+    _batch(recorder, batch, names)
     _paths(recorder, parameters, names)
     _derived(recorder, names)
     for operation in recorder.operations:
@@ -81,13 +83,33 @@ def _loops(recorder: Recorder, names: dict[int, str]) -> None:
             names.setdefault(atom, recorder.atoms.origin(atom))
 
 
-def _batch(recorder: Recorder, batch: Sequence[Labelled], names: dict[int, str]) -> None:
+def _features(recorder: Recorder, parameters: Sequence[DimIds]) -> frozenset[int]:
+    """Atoms that forward products contract with weights: where the batch has them, its elements are features.
+
+    Positions alone say little of them, while their role in the program does (`embed`, say).
+    """
+    held = {atom for dims in parameters if len(dims) > 1 for atom in dims}
+    gone = {
+        atom
+        for operation in recorder.operations
+        if operation.kind == "matmul" and operation.phase == "forward"
+        for atom in recorder.atoms.flat(operation.contracted)
+    }
+    return frozenset(held & gone)
+
+
+def _batch(
+    recorder: Recorder, batch: Sequence[Labelled], names: dict[int, str], features: frozenset[int] | None = None
+) -> None:
+    """Names by position in the batch: first of all but `features`, then (None) of what is left, which are those."""
     for labelled in batch:
         positions = POSITIONS.get(len(labelled.shape), ())
         for sequence, name in zip(labelled.shape, positions, strict=False):
             for atom in recorder.atoms.leaves(sequence):
-                if atom not in names:
-                    names[atom] = free_name(recorder, atom, name, names)
+                if atom in names or (features is not None and atom in features and name != "batch"):
+                    continue
+                left = "features" if name == "seq" and features is None else name
+                names[atom] = free_name(recorder, atom, left, names)
 
 
 def _paths(recorder: Recorder, parameters: Sequence[Labelled], names: dict[int, str]) -> None:

@@ -13,6 +13,11 @@ class Answer:
     ok: bool
     total_bytes: float | None = None
     step_time_s: float | None = None
+    available: bool = True
+
+    @property
+    def refuses(self):
+        return self.available and not self.ok
 
 
 class Scripted:
@@ -71,6 +76,13 @@ def test_a_refused_candidate_is_replaced_and_stays_out(ranking):
     assert len(progress.compiled()) == 3
     assert best in progress.refused()
     assert best not in progress.order()
+
+
+def test_a_host_that_cannot_compile_the_program_refuses_nothing(ranking):
+    prover = Scripted(ranking)
+    prover.partition = lambda row: done(Answer(False, available=False))
+    progress, _ = run(ranking, prover)
+    assert progress.refused() == [] and len(progress.compiled()) == 3
 
 
 def test_everything_refused_ends_at_the_limit(ranking):

@@ -8,7 +8,7 @@ from jaxplan.machine import catalogue
 from jaxplan.search.space import RuleSet, enumerate_space, factorizations, mesh_reason, rules_reason
 from jaxplan.workload.shape import Workload
 
-NOTHING_TO_SHARD = "sequence sharding changes nothing where tensor is 1 or nothing is a sequence"
+NOTHING_TO_SHARD = "sequence sharding changes nothing where tensor is 1"
 LIMITS = {"embed": 256, "kv_heads": 4, "heads": 8, "mlp": 512, "vocab": 1024, "seq": 256}
 
 

@@ -1,17 +1,25 @@
 """Users' programs: loaded whatever their form, named, and trained under a plan as they train alone."""
 
+import dataclasses
+import importlib
 from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
+from flax.training.train_state import TrainState
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from jaxplan.errors import InputError
+from jaxplan.machine import catalogue
 from jaxplan.plan.plan import MeshAxis, Plan
-from jaxplan.plan.record import leaf_specs
+from jaxplan.plan.record import PlanRecord, leaf_specs
+from jaxplan.plan.use import LoadedPlan
 from jaxplan.workload.loading import load, traced
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.step import build
@@ -85,7 +93,7 @@ def test_names_come_from_the_boxes_and_from_the_program() -> None:
     found = names(traced(work_of("linen_lm")))
     kernel = next(dims for path, dims in found.items() if path.endswith("Dense_0.kernel"))
     assert kernel == [["layers"], ["embed"], ["mlp"]]       # `hidden` is no name that a rule knows
-    assert found["params.Embed_0.embedding"] == [["vocab"], ["embed"]]
+    assert found["Embed_0.embedding"] == [["vocab"], ["embed"]]
 
 
 def test_a_network_without_attention_has_hidden_dims_and_storage() -> None:
@@ -116,6 +124,39 @@ def test_state_lies_where_the_plan_file_says(file: str) -> None:
             found = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in array.sharding.spec]
             assert (leaf.shape, leaf.spec) == (array.shape, tuple(found))
             leaf.check(plan.sizes)
+
+
+def loaded(file: str, sizes) -> LoadedPlan:
+    work = work_of(file)
+    plan = dataclasses.replace(plan_of(work, sizes, zero1=True), machine=catalogue.machine("2x4", "v5e", None))
+    return LoadedPlan(PlanRecord(plan, *leaf_specs(traced(work), plan.rules, AXES)))
+
+
+def test_the_plan_shards_the_real_linen_state(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    model = importlib.import_module("linen_lm").Model()
+    plan = loaded("linen_lm", (2, 2, 2))
+
+    def init(key):
+        params = model.init(key, jnp.zeros((1, 32), jnp.int32))["params"]
+        return TrainState.create(apply_fn=model.apply, params=params, tx=optax.adamw(1e-3))
+
+    found = plan.shardings(jax.eval_shape(init, jax.random.key(0)), plan.mesh(virtual=True))
+    assert found.params["Embed_0"]["embedding"].spec == P("tensor", "fsdp")
+    assert found.opt_state[0].mu["Embed_0"]["embedding"].spec == P("tensor", ("fsdp", "data"))
+
+
+def test_the_plan_shards_the_real_nnx_state(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    module, plan = importlib.import_module("nnx_vit"), loaded("nnx_vit", (2, 2, 2))
+
+    def make():
+        model = module.Model(nnx.Rngs(0))
+        return model, nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
+
+    model, optimizer = plan.shardings(nnx.state(nnx.eval_shape(make)), plan.mesh(virtual=True)).values()
+    assert model["blocks"][0]["up"]["kernel"][...].spec == P("fsdp", "tensor")
+    assert optimizer["opt_state"][0]["mu"]["blocks"][0]["up"]["kernel"][...].spec == P(("fsdp", "data"), "tensor")
 
 
 def write(folder: Path, text: str) -> str:

@@ -69,6 +69,24 @@ def test_roles_of_other_programs() -> None:
     assert next(shape for path, shape in vit.items() if "query.kernel" in path) == [["embed"], ["heads"], ["head_dim"]]
 
 
+def test_features_of_a_batch_are_named_by_what_the_program_does_with_them() -> None:
+    """(B, 48) rows are no sequences: a residual stream over them is the embedding, else they are features."""
+
+    def stream(p, x):
+        return jnp.mean((x + jax.nn.relu(x @ p["up"]) @ p["down"]) ** 2)
+
+    def layers(p, x):
+        return jnp.mean(jax.nn.relu(jax.nn.relu(x @ p["a"]) @ p["b"]) @ p["c"])
+
+    def shapes(**sizes):
+        return {name: jax.ShapeDtypeStruct(size, jnp.float32) for name, size in sizes.items()}
+
+    x = jax.ShapeDtypeStruct((16, 48), jnp.float32)
+    assert leaves(trace(stream, shapes(up=(48, 96), down=(96, 48)), x))["up"] == [["embed"], ["mlp"]]
+    found = leaves(trace(layers, shapes(a=(48, 96), b=(96, 64), c=(64, 8)), x))
+    assert found == {"a": [["features"], ["embed"]], "b": [["embed"], ["mlp"]], "c": [["mlp"], ["c:1"]]}
+
+
 @pytest.mark.parametrize("scan", [True, False])
 def test_flops_of_an_unannotated_decoder(scan: bool) -> None:
     """2 FLOPs a parameter and token forward, 4 backward; attention 4 B S S N H forward, unmasked (no kernel)."""
