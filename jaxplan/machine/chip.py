@@ -82,6 +82,12 @@ class Chip:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{self.id}: {name} must be positive, got {getattr(self, name)}")
+        for name in ("hop_latency_s", "launch_latency_s", "clock_hz", "matmul_flops_per_cycle"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{self.id}: {name} must not be negative, got {getattr(self, name)}")
+        for dtype, peak in self.matmul_flops_per_s.items():
+            if peak <= 0:
+                raise ValueError(f"{self.id}: matmul_flops_per_s.{dtype} must be positive, got {peak}")
         if "bfloat16" not in self.matmul_flops_per_s:
             raise ValueError(
                 f"{self.id}: matmul_flops_per_s must have bfloat16, got {sorted(self.matmul_flops_per_s)}"

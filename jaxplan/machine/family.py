@@ -10,6 +10,8 @@ from jaxplan.machine.chip import Chip
 from jaxplan.machine.slices import Shape, SliceRule
 from jaxplan.machine.topology import Machine
 
+MAX_CLUSTER_CHIPS = 2**20  # chosen: larger than any cluster there is, so larger only by mistake
+
 
 def text(shape: Shape) -> str:
     return "x".join(map(str, shape))
@@ -38,6 +40,11 @@ class Family:
     topology_prefix: str = ""
     fixed: dict = field(default_factory=dict)
     sources: dict = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("chips_per_host", "domain_chips", "chips_per_count"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{self.id}: {name} must be positive, got {getattr(self, name)}")
 
     def machine(self, shape: Shape, notes: tuple[str, ...] = (), defaults: tuple[str, ...] = ()) -> Machine:
         """The machine of that physical shape.
@@ -110,6 +117,8 @@ class Family:
         """(hosts, chips per host, what must be said aloud) of a shape given in any order."""
         whole, chips = self.chips_per_host, math.prod(shape)
         given = text(shape)
+        if chips > MAX_CLUSTER_CHIPS:
+            raise InputError(f"{given} is {chips:,} chips", f"at most {MAX_CLUSTER_CHIPS:,}")
         if whole in shape:
             said = () if len(shape) == 2 else (f"{given} is read as {chips // whole} hosts of {whole}",)
             return chips // whole, whole, said if len(shape) != 1 else ()
@@ -119,7 +128,7 @@ class Family:
         # HOSTSxCHIPS as written where that divides a host, else the other way round; a side of 1 is one host
         hosts = min(first, last) if 1 in (first, last) else first if whole % last == 0 else last
         per_host = chips // hosts
-        if len(shape) <= 2 and whole % per_host == 0:
+        if len(shape) <= 2 and (whole % per_host == 0 or (hosts == 1 and per_host < whole)):
             part = f"{hosts} host{'s' if hosts > 1 else ''} with {per_host} of the {whole} chips"
             return hosts, per_host, (f"neither side of {given} is {whole} chips per host: read as {part}",)
         near = max(1, round(chips / whole))

@@ -7,6 +7,7 @@ a checkout.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,7 +36,7 @@ F = TypeVar("F", bound=pydantic.BaseModel)
 class Record(pydantic.BaseModel):
     """Base of every catalogue record: unknown keys are errors, nothing is converted silently."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", strict=False, frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class Figure(Record):
@@ -104,7 +105,8 @@ def read(path: Path, record: type[F]) -> F:
             f"{path} is not valid TOML: {error}", "TOML such as the files of the catalogue"
         ) from error
     try:
-        return record.model_validate(data)
+        # by way of JSON, where an array may become a tuple although `true` may not become 1
+        return record.model_validate_json(json.dumps(data, default=str))
     except pydantic.ValidationError as error:
         raise InputError(*explain(path, error)) from error
 
@@ -118,4 +120,5 @@ def explain(path: object, error: pydantic.ValidationError) -> tuple[str, str]:
     if fault["type"] == "extra_forbidden":
         return f"{path}: key {key} is not known", "only the keys that the catalogue's own files use"
     shown = repr(fault["input"])
-    return f"{path}: key {key} is {shown if len(shown) < 80 else shown[:77] + '...'}", fault["msg"]
+    expected = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"{path}: key {key} is {shown if len(shown) < 80 else shown[:77] + '...'}", expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -77,6 +78,7 @@ def read_chip(path: Path) -> Chip:
         InputError: the file is no chip.
     """
     record = files.read(path, ChipFile)
+    _check_figures(path, record)
     figures: dict[str, Any] = {k: v.si for k, v in record.figures.items()}
     figures |= {k: round(figures[k]) for k in WHOLE_FIGURES if k in figures}
     target = {k: v for k, v in (record.target or {}).items() if k not in ("source", "date")}
@@ -101,6 +103,18 @@ def read_chip(path: Path) -> Chip:
         raise InputError(f"{path}: {error}", "the keys and ranges of the catalogue's own chips") from error
 
 
+def _check_figures(path: Path, record: ChipFile) -> None:
+    """Every figure by a name that `Chip` has, and none missing that it must have."""
+    known = {f.name: f for f in dataclasses.fields(Chip) if f.name not in (*ChipFile.model_fields, "sources")}
+    needed = [name for name, f in known.items() if f.default is f.default_factory is dataclasses.MISSING]
+    for name in record.figures:
+        if name not in known:
+            raise InputError(f"{path}: key figures.{name} is not known", f"one of {', '.join(known)}")
+    for name in needed:
+        if name not in record.figures:
+            raise InputError(f"{path}: key figures.{name} is missing", "a table of value, unit, source, date")
+
+
 def _chip_sources(record: ChipFile) -> dict[str, str]:
     sources = {name: figure.citation for name, figure in record.figures.items()}
     sources |= {f"matmul_flops_per_s.{k}": v.citation for k, v in record.matmul_flops_per_s.items()}
@@ -120,7 +134,10 @@ def read_family(path: Path, chip: Callable[[str], Chip]) -> Family:
         InputError: the file is no machine.
     """
     record = files.read(path, MachineFile)
-    own = read_chip(path.parent / record.chip) if files.looks_like_path(record.chip) else chip(record.chip)
+    try:
+        own = read_chip(path.parent / record.chip) if files.looks_like_path(record.chip) else chip(record.chip)
+    except InputError as error:
+        raise InputError(f"{path}: key chip: {error.given}", error.expected, error.suggestion) from error
     given = {name: getattr(record, name) for name in MACHINE_FIGURES if getattr(record, name) is not None}
     fixed: dict[str, Any] = {name: figure.si for name, figure in given.items()}
     fixed["compiler_flags"] = {name: flag.value for name, flag in record.compiler_flags.items()}

@@ -39,6 +39,8 @@ class SliceRule:
     pod: Shape = ()
 
     def __post_init__(self) -> None:
+        if any(n < 1 for shape in self.small for n in shape):
+            raise ValueError(f"{self.family}: axes of slices must be positive, got {self.small}")
         if bool(self.wrap_length) == bool(self.cube):
             raise ValueError(
                 f"{self.family}: give either wrap_length or cube, got {self.wrap_length} and {self.cube}"

@@ -144,6 +144,7 @@ class Machine:
             sides = sorted(zip(self.wraps, self.shape, strict=True), reverse=True)
             words = [f"{n} {'wraps' if wraps else 'does not'}" for wraps, n in sides]
             torus = f"ICI {'torus' if any(self.wraps) else 'mesh'} ({', '.join(dict.fromkeys(words))})"
+            torus = torus if self.chips > 1 else "no ICI"
             return f"{self.chip.name} {shape}: {size}, {torus}, {hosts}"
         domain = "one domain" if self.domain_chips == self.chips else f"domains of {self.domain_chips}"
         return f"{self.chip.name} {shape}: {size}, {hosts} of {self.chips_per_host}, {domain}"

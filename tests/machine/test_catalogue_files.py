@@ -84,7 +84,12 @@ def _copy(tmp_path, name, old, new):
         ("links = 1", "lnks = 1", ["key lnks is not known"]),
         ("links = 1", "links = ", ["not valid TOML"]),
         ("core_count = 132", "core_count = -1", ["core_count must be positive"]),
-        ("hbm_bytes_per_s", "hbm_bytes_a_s", ["hbm_bytes_a_s"]),
+        ("hbm_bytes_per_s", "hbm_bytes_a_s", ["key figures.hbm_bytes_a_s is not known", "hbm_bytes_per_s"]),
+        ("hbm_bytes_per_s = {", "# {", ["key figures.hbm_bytes_per_s is missing"]),
+        ("value = 3350", "value = nan", ["key figures.hbm_bytes_per_s.value is nan. Expected a finite number"]),
+        ("value = 3350", "value = true", ["value is True. Expected a valid number"]),
+        ("links = 1", "links = true", ["key links is True. Expected a valid integer"]),
+        ("bfloat16 = { value = ", "bfloat16 = { value = -", ["matmul_flops_per_s.bfloat16 must be positive"]),
         ('source = "', 'sauce = "', ["source is missing"]),
     ],
 )

@@ -72,6 +72,8 @@ def test_ambiguity_is_said_aloud(mesh, chip, word):
         ("8x16", "h999", None, ["unknown chip 'h999'", "h100"]),
         ("8x16", None, "dgx9", ["unknown machine 'dgx9'", "dgx-h100"]),
         ("9x7", "h100", None, ["9x7", "8 chips each", "8x8"]),
+        ("12", "h100", None, ["12 is not a whole number", "2x8"]),
+        ("100000000x8", "h100", None, ["800,000,000 chips", "1,048,576"]),
         ("4x4x4", None, None, ["not a TPU v5e slice", "--chip v5p"]),
         ("2x3", "v5e", None, ["Slices near 6 chips: 2x2 (4), 2x4 (8)"]),
         ("8x16", "v5p", None, ["not a TPU v5p slice"]),
@@ -86,6 +88,13 @@ def test_bad_input_is_one_message(mesh, chip, machine, words):
     assert error.value.exit_code == 2
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize("mesh", ["1x5", "5x1", "5"])
+def test_some_of_a_hosts_gpus(mesh):
+    found = catalogue.machine(mesh, "h100")
+    assert (found.devices, found.hosts, found.domain_chips) == (5, 1, 5)
+    assert "5 of the 8 chips" in " ".join(found.notes)
 
 
 def test_gpu_memory_is_a_fraction_of_what_the_driver_shows(monkeypatch):
