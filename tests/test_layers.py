@@ -127,7 +127,7 @@ def test_modules_stay_readable(path: Path) -> None:
     [
         "import jaxplan; jaxplan.load; jaxplan.Plan; jaxplan.PlanRecord",
         "import jaxplan.plan.files, jaxplan.plan.use",
-        "import jaxplan.estimate.step, jaxplan.search.loop, jaxplan.search.space",
+        "import jaxplan.estimate.step, jaxplan.search.progress, jaxplan.search.space",
         "from jaxplan.cli.main import main; sys.argv[1:] = ['--help']; exit_code(main)",
         "from jaxplan.cli.main import main; sys.argv[1:] = ['catalog', 'chips', 'h100']; exit_code(main)",
     ],

@@ -12,7 +12,7 @@ from jaxplan.cli.recording import record_of
 from jaxplan.errors import InputError
 from jaxplan.plan.files import write as write_plan
 from jaxplan.report.search import SearchReport
-from jaxplan.search.loop import Progress
+from jaxplan.search.progress import Progress
 from jaxplan.workload.table import Table
 
 

@@ -1,11 +1,11 @@
 """The command line: `python -m jaxplan COMMAND`, the same as the console script `jaxplan`.
 
-Exit codes: 0 good, 1 a verdict against the plan, 2 bad input, 3 something is missing here, 130 interrupted.
+Exit codes: 0 good, 1 a verdict against the plan, 2 bad input, 3 something is missing here, 70 a fault of jaxplan's
+own (`EX_SOFTWARE` of sysexits.h), 130 interrupted.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 
@@ -13,15 +13,18 @@ import typer
 
 from jaxplan.cli.catalog import catalog
 from jaxplan.cli.check import check
+from jaxplan.cli.console import open_missing_streams, unwritable
 from jaxplan.cli.doctor import doctor
 from jaxplan.cli.search import search
 from jaxplan.errors import InputError, JaxplanError
 
+INTERNAL = 70
 INTERRUPTED = 130       # 128 + SIGINT, as shells report it
 
 app = typer.Typer(
     name="jaxplan",
     help="Find how to shard a JAX training step over a machine, and have the machine's own compiler prove it.",
+    epilog="Every command takes --debug, which shows the traceback of an error.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -33,26 +36,39 @@ for command in (search, check, catalog, doctor):
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command and exits with its code; errors are one message, tracebacks only with `--debug`."""
+    open_missing_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments
     try:
         code = app(args=[a for a in arguments if a != "--debug"], standalone_mode=False)
-    except JaxplanError as error:
+        code = code if isinstance(code, int) else 0
+    except (typer.Abort, KeyboardInterrupt):
+        code = _say("interrupted", INTERRUPTED)
+    except Exception as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        code = error.exit_code
-    except typer.Abort:
-        code = INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing more to say
-        code = 0
-    except Exception as error:
-        if debug or not hasattr(error, "format_message"):
-            raise
+        code = _say(*message(error))
+    sys.exit(code)
+
+
+def message(error: Exception) -> tuple[str, int]:
+    """What is said of an exception, and the exit code that goes with it."""
+    if isinstance(error, JaxplanError):
+        return f"error: {error}", error.exit_code
+    if hasattr(error, "format_message"):
         # a wrong command line, as typer's parser tells it (the class has moved between typer's versions)
-        print(f"error: {error.format_message()}", file=sys.stderr)  # type: ignore[attr-defined]
-        code = InputError.exit_code
-    if code == INTERRUPTED:
-        print("interrupted", file=sys.stderr)
-    sys.exit(code if isinstance(code, int) else 0)
+        said = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+        return f"error: {said}. Try `jaxplan --help`, or --help after a command.", InputError.exit_code
+    if isinstance(error, OSError) and error.filename is None:
+        return f"error: {unwritable(error)}", InputError.exit_code
+    said = f"{type(error).__name__}: {error}".rstrip(".: ")
+    return f"error: jaxplan itself failed: {said}. Try again with --debug, and report what it shows.", INTERNAL
+
+
+def _say(text: str, code: int) -> int:
+    """Writes the last words of a command; nobody may be there to read them."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        pass
+    return code

@@ -20,7 +20,7 @@ from jaxplan.plan.record import (
 )
 from jaxplan.report.search import Row, SearchReport
 from jaxplan.search.dims import roles_of_dims
-from jaxplan.search.loop import Progress
+from jaxplan.search.progress import Progress
 from jaxplan.workload.table import Table
 
 EXACT = ("params", "optimizer", "batch")       # their bytes follow from the PartitionSpecs alone

@@ -22,7 +22,8 @@ from jaxplan.machine.topology import Machine
 from jaxplan.report import text
 from jaxplan.report.search import SearchReport, search_report
 from jaxplan.search.dims import roles_of_dims
-from jaxplan.search.loop import Progress, prove
+from jaxplan.search.progress import Progress
+from jaxplan.search.prove import Limits, prove
 from jaxplan.search.rank import rank
 from jaxplan.search.space import enumerate_space
 from jaxplan.units import format_seconds
@@ -62,7 +63,8 @@ def search(
             raise InputError(f"{name} {value}", "at least 1")
     target = catalogue.machine(mesh, chip, machine)
     workload = workload_of(target, model, hf, program, batch, seq, optimizer)
-    job = Search(target, workload, objective, top, partitions, compiles or 3 * top, jobs, out, as_json)
+    limits = Limits(top, partitions, compiles or 3 * top, jobs)
+    job = Search(target, workload, objective, limits, out, as_json)
     return job.run()
 
 
@@ -79,15 +81,12 @@ class Search:
         machine: Machine,
         workload: Workload,
         objective: str,
-        top: int,
-        partitions: int,
-        compiles: int,
-        jobs: int,
+        limits: Limits,
         out: Path,
         as_json: bool,
     ) -> None:
         self.machine, self.workload, self.objective = machine, workload, objective
-        self.top, self.partitions, self.compiles, self.jobs = top, partitions, compiles, jobs
+        self.limits = limits
         self.as_json = as_json
         self.stderr, self.stdout = console(sys.stderr), console(sys.stdout)
         self.started = time.perf_counter()
@@ -100,7 +99,7 @@ class Search:
         for line in text.header(self.machine, self.workload, None):
             self.say(line)
         try:
-            with Tiers(self.machine, self.jobs) as tiers:
+            with Tiers(self.machine, self.limits.jobs) as tiers:
                 self.estimate(tiers)
                 if self.progress.order():
                     self.prove(tiers)
@@ -139,13 +138,10 @@ class Search:
         """Partition and compile, a line for each proof; the folder always holds what is known."""
         for note in tiers.notes:
             self.say(f"Note      {note}")
-        began = {"partition": time.perf_counter(), "compile": 0.0}
 
         def on_proof(tier: str, row: int, progress: Progress) -> None:
-            now = time.perf_counter()
-            began["compile"] = began["compile"] or now
-            self.seconds[tier] = now - self.started - sum(v for k, v in self.seconds.items() if k != tier)
             proof = progress.proofs[row][tier]
+            self.seconds[tier] = self.seconds.get(tier, 0.0) + (0.0 if proof.from_cache else proof.seconds)
             result = "ok" if proof.ok else f"{proof.status}: {proof.message}"
             took = "known before" if proof.from_cache else format_seconds(proof.seconds)
             plan = progress.plan_of(row)
@@ -153,7 +149,7 @@ class Search:
             self.say(f"{tier:<10} {name:<46} {result}{text.proof_words(proof)}  ({took})")
             self.write()
 
-        prove(self.progress, tiers, self.top, self.partitions, self.compiles, on_proof)
+        prove(self.progress, tiers, self.limits, on_proof)
 
     def finish(self) -> int:
         self.seconds["total"] = time.perf_counter() - self.started
@@ -185,7 +181,7 @@ class Search:
         return report
 
     def report(self) -> SearchReport:
-        return search_report(self.progress, self.table, self.workload, self.seconds, self.top)
+        return search_report(self.progress, self.table, self.workload, self.seconds, self.limits.top)
 
     def plan_of(self, row: int):
         space = self.progress.ranking.space

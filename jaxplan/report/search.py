@@ -12,7 +12,7 @@ from typing import Any
 from jaxplan.estimate.ledger import Estimate
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.plan import Plan
-from jaxplan.search.loop import Progress
+from jaxplan.search.progress import Progress
 from jaxplan.search.rank import MEMORY_MARGIN
 from jaxplan.search.why import baseline, misses
 from jaxplan.workload.shape import Workload

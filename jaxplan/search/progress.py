@@ -1,13 +1,8 @@
-"""Proving the best: partition a dozen, compile the top few, learn from each proof, stop when nothing can beat the best.
-
-This layer knows no compiler: a `Prover` is handed in. Every proof is reported as it arrives, so that an interrupted
-search loses nothing.
-"""
+"""What is known so far of a search: the estimates, the proofs, and what the proofs taught about the estimates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -31,13 +26,6 @@ class Proof(Protocol):
     def total_bytes(self) -> float | None: ...
     @property
     def step_time_s(self) -> float | None: ...
-
-
-class Prover(Protocol):
-    """Submits plans to a tier; None where the tier is not available here."""
-
-    def partition(self, plan: Plan) -> Future[Any] | None: ...
-    def compile(self, plan: Plan) -> Future[Any] | None: ...
 
 
 @dataclass
@@ -149,88 +137,3 @@ class Progress:
         alive = self.ranking.fits & (floor < self.time_s(best[0]))
         alive[list(self.proofs)] = False
         return int(alive.sum())
-
-
-OnProof = Callable[[str, int, Progress], None]
-
-
-def prove(
-    progress: Progress, prover: Prover, top: int, partition_count: int, compile_limit: int, on_proof: OnProof
-) -> None:
-    """Runs the partition and compile tiers over the best candidates, updating `progress`.
-
-    Args:
-        top: how many plans must be compiled successfully.
-        partition_count: how many of the best are partitioned first.
-        compile_limit: the most compiles that are tried.
-        on_proof: called with (tier, row, progress) after every proof.
-    """
-    for row, proof in _complete(progress, prover.partition, progress.order()[:partition_count], {}):
-        progress.proofs.setdefault(row, {})["partition"] = proof
-        on_proof("partition", row, progress)
-    pending: dict[Future, int] = {}
-    tried = 0
-    while True:
-        wanted = min(max(_wanted(progress, top), 0), compile_limit - tried)
-        known = {row for row, found in progress.proofs.items() if "compile" in found} | set(pending.values())
-        rows = [row for row in progress.order() if row not in known]
-        submitted = {}
-        for row in rows[: max(0, wanted - len(pending))]:
-            future = prover.compile(progress.plan_of(row))
-            if future is None:
-                progress.stopped = "the target's compiler is not installed here"
-                return
-            submitted[future] = row
-            tried += 1
-        pending |= submitted
-        if not pending:
-            break
-        done, _ = wait(pending, return_when=FIRST_COMPLETED)
-        for future in done:
-            row = pending.pop(future)
-            progress.proofs.setdefault(row, {})["compile"] = future.result()
-            progress.learn()
-            on_proof("compile", row, progress)
-    progress.stopped = _why_stopped(progress, top, tried, compile_limit)
-
-
-def _wanted(progress: Progress, top: int) -> int:
-    """How many more compiles are wanted: up to `top` successes, then the best estimate while it would come first."""
-    compiled = progress.compiled()
-    if len(compiled) < top:
-        return top - len(compiled)
-    order = progress.order()
-    best_open = next((row for row in order if "compile" not in progress.proofs.get(row, {})), None)
-    return int(best_open is not None and progress.score(best_open) < progress.score(compiled[0]))
-
-
-def _why_stopped(progress: Progress, top: int, tried: int, limit: int) -> str:
-    open_ = progress.contenders()
-    if not progress.compiled():
-        return f"none of {tried} plans compiled"
-    if not open_:
-        return "no uncompiled plan's lower bound can beat the best compiled one"
-    if tried >= limit:
-        return f"{limit} compiles were tried (--compiles raises it)"
-    return (
-        f"no uncompiled plan is expected to beat the best compiled one; the lower bounds of {open_:,} still could "
-        f"(--top {2 * top} compiles more of them)"
-    )
-
-
-def _complete(
-    progress: Progress, submit: Callable[[Plan], Future | None], rows: list[int], done: Mapping[int, Any]
-) -> Iterator[tuple[int, Any]]:
-    """Submits candidates and yields their proofs as they complete; nothing where the tier is not available."""
-    pending: dict[Future, int] = {}
-    for row in rows:
-        if row in done:
-            continue
-        future = submit(progress.plan_of(row))
-        if future is None:
-            return
-        pending[future] = row
-    while pending:
-        finished, _ = wait(pending, return_when=FIRST_COMPLETED)
-        for future in finished:
-            yield pending.pop(future), future.result()
