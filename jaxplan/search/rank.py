@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from jaxplan.errors import InputError
 from jaxplan.estimate.ledger import Estimate, estimate_of
 from jaxplan.estimate.network import Network
 from jaxplan.estimate.step import Estimates, Estimator
@@ -68,7 +69,16 @@ class Ranking:
 
 
 def rank(space: Space, table: Table, machine: Machine) -> Ranking:
-    """Prices the whole space: one estimator for each pair of rules and rematerialization policy."""
+    """Prices the whole space: one estimator for each pair of rules and rematerialization policy.
+
+    Raises:
+        InputError: the catalogue has no matmul rate of the chip for the program's dtype.
+    """
+    try:
+        machine.device_flops_per_s(table.compute_dtype)
+    except ValueError as error:
+        suggestion = f"a file of your own with matmul_flops_per_s.{table.compute_dtype}, or matmuls of another dtype"
+        raise InputError(f"{table.name}: {error}", suggestion=suggestion) from error
     network = Network(machine, space.meshes)
     variables = space.variables()
     found = np.full((len(space), 4), np.inf)

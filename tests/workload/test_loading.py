@@ -20,6 +20,7 @@ from jaxplan.machine import catalogue
 from jaxplan.plan.plan import MeshAxis, Plan
 from jaxplan.plan.record import PlanRecord, leaf_specs
 from jaxplan.plan.use import LoadedPlan
+from jaxplan.search.dims import roles_of_dims
 from jaxplan.workload.loading import load, traced
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.step import build
@@ -102,6 +103,16 @@ def test_a_network_without_attention_has_hidden_dims_and_storage() -> None:
     assert found["blocks.1.b"][2:] == [["mlp"], ["embed"]]
     assert found["blocks.1.skip"][2:] == [["embed"], ["embed"]]
     assert "mlp" not in str(found["stem"]) and "mlp" not in str(found["head"])
+
+
+def test_the_example_of_the_readme_is_named() -> None:
+    """24 blocks of 4 D^2 (attention) and 2 D F, with their biases and norms; the table is tied."""
+    table = traced(work_of(str(FOLDER.parents[2] / "examples" / "my_model"), 8, 128))
+    width, mlp = 1024, 4096
+    block = 4 * width * width + 2 * width * mlp + (4 + 1) * width + mlp + 2 * 2 * width
+    assert table.parameter_count == 24 * block + (50304 + 128) * width + 2 * width
+    assert table.uncovered == {} and table.compute_dtype == "bfloat16"
+    assert roles_of_dims(table)[1] == "tensor shards heads 16, mlp 4096, vocab 50304"
 
 
 def test_classes_are_no_vocabulary_and_a_variable_is_no_key() -> None:
