@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from jaxplan.workload.labels import DraftOperation, Recorder
 from jaxplan.workload.table import Dim, DimIds, Leaf, Operation, Read, Shape, Table, Value
 
-State = Sequence[tuple[str, Shape, int]]  # path, shape over atoms, bytes per element
+State = Sequence[tuple[str, Shape, int, str]]  # path, shape over atoms, bytes per element, dtype
 
 
 class Assembly:
@@ -46,7 +46,7 @@ class Assembly:
         )
 
     def _leaves(self, state: State) -> tuple[Leaf, ...]:
-        return tuple(Leaf(path, self._shape(shape), itemsize) for path, shape, itemsize in state)
+        return tuple(Leaf(path, self._shape(shape), itemsize, dtype) for path, shape, itemsize, dtype in state)
 
     def _value(self, raw: int) -> Value:
         draft = self.recorder.values[raw]

@@ -31,9 +31,12 @@ class Inputs:
     avals: list[Any]
 
     @property
-    def leaves(self) -> list[tuple[str, Shape, int]]:
-        """(path, shape over atoms, bytes per element) of each."""
-        return [(one.path, one.shape, itemsize(aval)) for one, aval in zip(self.labelled, self.avals, strict=True)]
+    def leaves(self) -> list[tuple[str, Shape, int, str]]:
+        """(path, shape over atoms, bytes per element, dtype) of each."""
+        return [
+            (one.path, one.shape, itemsize(aval), str(aval.dtype))
+            for one, aval in zip(self.labelled, self.avals, strict=True)
+        ]
 
 
 def trace(

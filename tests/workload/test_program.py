@@ -231,6 +231,8 @@ def test_a_nested_loop_multiplies() -> None:
 def test_a_table_survives_json(decoder: Table) -> None:
     assert Table.from_json(json.loads(json.dumps(decoder.to_json()))) == decoder
     assert decoder.compute_dtype == "bfloat16"
+    assert {leaf.dtype for leaf in decoder.parameters} == {"float32"}
+    assert {leaf.dtype for leaf in decoder.batch} == {"int32"}
 
 
 def test_the_parameter_count_is_the_programs(decoder: Table) -> None:
