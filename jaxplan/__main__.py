@@ -1,6 +1,10 @@
 """`python -m jaxplan`."""
 
-from jaxplan.cli.main import main
+import sys
 
 if __name__ == "__main__":
+    try:
+        from jaxplan.cli.main import main
+    except KeyboardInterrupt:
+        sys.exit(130)  # interrupted before there was anything to say
     main()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
+import sys
 from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table as Grid
 
+from jaxplan.cli.console import console, print_json
 from jaxplan.errors import InputError
 from jaxplan.machine import catalogue
 from jaxplan.machine.chip import Chip
@@ -66,12 +66,11 @@ def catalog(
     kinds = KINDS if kind is None else (_kind(kind),)
     found = {each: rows(each, name) for each in kinds}
     if as_json:
-        print(json.dumps({"schema": "jaxplan.catalog/1", **found}, indent=1))
+        print_json({"schema": "jaxplan.catalog/1", **found})
         return 0
-    terminal = Console().is_terminal
-    console = Console(highlight=False) if terminal else Console(highlight=False, width=PIPE_COLUMNS)
+    stdout = console(sys.stdout, PIPE_COLUMNS)
     for each, listed in found.items():
-        console.print(_grid(each if name is None else f"{each} {name}", listed, terminal))
+        stdout.print(_grid(each if name is None else f"{each} {name}", listed, stdout.is_terminal), soft_wrap=False)
     return 0
 
 

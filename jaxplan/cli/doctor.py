@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from jaxplan.cli.console import console, print_json
 from jaxplan.errors import MissingError
 from jaxplan.run.doctor import Check, examine, works
 from jaxplan.units import format_seconds
@@ -21,18 +21,18 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="the result as JSON on standard output")] = False,
 ) -> int:
     """Check versions, prove each compiler by a tiny compile, and say how to install what is missing."""
-    console = Console(highlight=False, soft_wrap=True)
+    stdout = console(sys.stdout)
     checks = []
     for check in examine():
         checks.append(check)
         if not as_json:
-            console.print(line(check), markup=False)
+            stdout.print(line(check), markup=False)
     if as_json:
-        print(json.dumps(to_json(checks), indent=1))
+        print_json(to_json(checks))
     elif not works(checks):
-        console.print("jaxplan cannot work here before what is missing above is installed.")
+        stdout.print("jaxplan cannot work here before what is missing above is installed.")
     else:
-        console.print("jaxplan works here.")
+        stdout.print("jaxplan works here.")
     return 0 if works(checks) else MissingError.exit_code
 
 

@@ -25,7 +25,6 @@ app = typer.Typer(
     name="jaxplan",
     help="Find how to shard a JAX training step over a machine, and have the machine's own compiler prove it.",
     epilog="Every command takes --debug, which shows the traceback of an error.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -39,8 +38,9 @@ def main(arguments: list[str] | None = None) -> None:
     open_missing_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments
+    arguments = [a for a in arguments if a != "--debug"] or ["--help"]
     try:
-        code = app(args=[a for a in arguments if a != "--debug"], standalone_mode=False)
+        code = app(args=arguments, standalone_mode=False)
         code = code if isinstance(code, int) else 0
     except (typer.Abort, KeyboardInterrupt):
         code = _say("interrupted", INTERRUPTED)
@@ -58,7 +58,8 @@ def message(error: Exception) -> tuple[str, int]:
     if hasattr(error, "format_message"):
         # a wrong command line, as typer's parser tells it (the class has moved between typer's versions)
         said = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
-        return f"error: {said}. Try `jaxplan --help`, or --help after a command.", InputError.exit_code
+        end = "" if said.endswith("?") else "."
+        return f"error: {said}{end} Try `jaxplan --help`, or --help after a command.", InputError.exit_code
     if isinstance(error, OSError) and error.filename is None:
         return f"error: {unwritable(error)}", InputError.exit_code
     said = f"{type(error).__name__}: {error}".rstrip(".: ")

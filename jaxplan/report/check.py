@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jaxplan.compile.evidence import Evidence
 from jaxplan.plan.record import PlanRecord
+from jaxplan.report.text import plan_words
 from jaxplan.units import format_bytes, format_seconds
 
 SCHEMA = "jaxplan.check/1"
@@ -15,12 +17,34 @@ MIN_ALIAS = 0.95        # of the state: below it the old and the new state are h
 MIN_HEADROOM = 0.05     # of the memory: below it TPU schedulers stop overlapping
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a plan fits (None: nobody knows), and who says so: a tier, or the plan file's own ledger."""
+
+    fits: bool | None
+    source: str
+
+
+def verdict(record: PlanRecord, found: Sequence[Evidence]) -> Verdict:
+    """A refusal of any tier counts; else the target's compiler; else what the plan file recorded, unless edited."""
+    refusals = [evidence.tier for evidence in found if evidence.refuses]
+    if refusals:
+        return Verdict(False, refusals[-1])
+    if any(evidence.ok and evidence.tier == "compiled" for evidence in found):
+        return Verdict(True, "compiled")
+    if record.memory is None or record.stale:
+        return Verdict(None, "unknown")
+    return Verdict(record.memory.total_bytes <= record.plan.machine.device_hbm_bytes, "recorded")
+
+
 def check_json(record: PlanRecord, found: Sequence[Evidence]) -> dict[str, Any]:
-    """Schema `jaxplan.check/1`."""
+    """Schema `jaxplan.check/1`. `fits` is null where the plan was not compiled and was edited since it was."""
+    said = verdict(record, found)
     return {
         "schema": SCHEMA,
         "plan": {"label": record.plan.label, "fingerprint": record.plan.fingerprint, "stale": record.stale},
-        "fits": all(evidence.ok for evidence in found),
+        "fits": said.fits,
+        "fits_source": said.source,
         "capacity_bytes": record.plan.machine.device_hbm_bytes,
         "evidence": [evidence.to_json() for evidence in found],
     }
@@ -29,14 +53,25 @@ def check_json(record: PlanRecord, found: Sequence[Evidence]) -> dict[str, Any]:
 def check_lines(record: PlanRecord, found: Sequence[Evidence]) -> list[str]:
     """The verdict first, then what it rests on."""
     plan = record.plan
-    lines = [f"{plan.machine.name}: {plan.label}, {plan.remat} remat, {plan.microbatches} microbatches"]
+    micro = f"{plan.microbatches} microbatch{'es' if plan.microbatches > 1 else ''}"
+    lines = [f"{plan.machine.name}: {plan_words(plan)}, {plan.remat} remat, {micro}"]
     if record.stale:
         lines.append("note: the plan was changed after its evidence was gathered; this check is of the plan as it is")
     for evidence in found:
         lines += _tier(evidence, record)
-    if not found:
-        lines.append("nothing here can partition or compile it: see `jaxplan doctor`")
-    return lines
+    return lines + _uncompiled(record, found)
+
+
+def _uncompiled(record: PlanRecord, found: Sequence[Evidence]) -> list[str]:
+    """What is known of a plan that the target's compiler did not see here."""
+    said = verdict(record, found)
+    if said.source == "unknown":
+        return ["\nnot compiled here, and changed since its evidence was gathered: nobody knows whether it fits"]
+    if said.source != "recorded" or record.memory is None:
+        return []
+    total, capacity = record.memory.total_bytes, record.plan.machine.device_hbm_bytes
+    verb = "fits" if said.fits else "does not fit"
+    return [f"\nnot compiled here; as the plan file says, it {verb}: {format_bytes(total)} of {format_bytes(capacity)}"]
 
 
 def _tier(evidence: Evidence, record: PlanRecord) -> list[str]:
