@@ -32,8 +32,8 @@ class Pairs:
 
     def __init__(self, recorder: Recorder, parameters: Sequence[DimIds], names: dict[int, str]) -> None:
         self.recorder, self.names = recorder, names
-        stacked = {atom for atom, name in names.items() if name == "layers"}
-        self.matrices = [dims for dims in parameters if len(set(dims) - stacked) > 1]
+        self.stacked = {atom for atom, name in names.items() if name == "layers"}
+        self.matrices = [dims for dims in parameters if len(set(dims) - self.stacked) > 1]
         self.products = [
             (frozenset(recorder.atoms.flat(op.dims)), frozenset(recorder.atoms.flat(op.contracted)))
             for op in recorder.operations
@@ -54,12 +54,13 @@ class Pairs:
                 self.names[atom] = "mlp"
 
     def _is_hidden(self, atom: int, holders: Sequence[DimIds]) -> bool:
-        made = [gone for dims, gone in self.products if atom in dims - gone]
-        undone = [gone for _, gone in self.products if atom in gone]
-        makers = [dims for dims in holders if any(gone <= set(dims) for gone in made)]
-        users = [dims for dims in holders if any(gone <= set(dims) for gone in undone)]
-        own = {gone for gone in made if any(gone <= set(dims) for dims in makers)}
-        return len(users) == 1 and len(own) == 1 and len(makers) == len(holders) - 1 and users[0] not in makers
+        makers, users, sources = set(), set(), set()
+        for number, weight in enumerate(set(dims) - self.stacked for dims in holders):
+            for dims, gone in self.products:
+                if gone <= weight <= dims:      # a product with this weight
+                    (users if atom in gone else makers).add(number)
+                    sources |= {gone} if atom not in gone else set()
+        return len(users) == len(sources) == 1 and not users & makers and len(users | makers) == len(holders)
 
     def _elements(self, atom: int) -> int:
         return sum(self._size(dims) for dims in self.matrices if atom in dims)
