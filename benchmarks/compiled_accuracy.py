@@ -24,6 +24,7 @@ from jaxplan.compile.tiers import Tiers
 from jaxplan.estimate.ledger import Estimate, estimate_of
 from jaxplan.estimate.network import Network
 from jaxplan.estimate.step import Estimator
+from jaxplan.estimate.terms import rows
 from jaxplan.estimate.view import View
 from jaxplan.machine import catalogue
 from jaxplan.plan.plan import MeshAxis, Plan, loss_chunks_for
@@ -93,7 +94,7 @@ def estimate(plan: Plan, table: Table) -> Estimate:
     """The estimate of one plan, as the search makes it."""
     view = View(table, plan.rules, cut(table, POLICIES[plan.remat].saved))
     sizes = tuple(plan.sizes.values())
-    variables = np.array([[*sizes, plan.microbatches, plan.loss_chunks, float(plan.microbatches > 1)]])
+    variables = rows(sizes, plan.microbatches, plan.loss_chunks)
     network = Network(plan.machine, [sizes])  # type: ignore[list-item]
     return estimate_of(Estimator(view, plan.machine).evaluate(variables, np.array([0]), network), 0)
 

@@ -59,13 +59,42 @@ def traffic(view: View) -> tuple[Traffic, ...]:
     for move in [*_reads(view), *_writes(view)]:
         axes = tuple(axis for axis in AXES if axis in move.axes)
         key = (move.kind, axes, move.phase, not view.has_batch(move.dims))
-        once = move.phase == "update" or move.hoisted
-        nbytes = view.per_step(move.nbytes * move.times, move.dims, move.held, "update" if once else move.phase)
-        chunks = {"loss_chunks": 1} if "chunk" in move.scope and not view.has_batch(move.dims) else {}
-        count = Terms.one(move.times, **({} if once else {"microbatches": 1}), **chunks)
+        nbytes, count = _per_step(view, move)
         old_bytes, old_count = found[key]
         found[key] = (old_bytes + nbytes, old_count + count)
     return tuple(Traffic(*key, *costs) for key, costs in found.items())
+
+
+def _per_step(view: View, move: _Move) -> tuple[Terms, Terms]:
+    """Bytes and executions of a collective in one step.
+
+    In the loss's loop over chunks a weight moves a chunk at a time. Without the loop (a single chunk), what the backward
+    pass gathers is what the forward pass has gathered, and an all-reduce is moved out of the loop over microbatches.
+    """
+
+    def of(phase: Phase) -> tuple[Terms, Terms]:
+        count = Terms.one(move.times, **({} if phase == "update" else {"microbatches": 1}))
+        return view.per_step(move.nbytes * move.times, move.dims, move.held, phase), count
+
+    once, often = of("update"), of(move.phase)
+    if move.hoisted or move.phase == "update":
+        return once
+    if "chunk" not in move.scope:
+        return often
+    nbytes, count = often
+    weight = not view.has_batch(move.dims)
+    if weight:
+        count = count.times(loss_chunks=1)
+    if move.kind == "all-gather" and move.phase == "backward":
+        return nbytes.times(chunked=1), count.times(chunked=1)
+    if move.kind == "all-reduce" and weight:
+        return _if_chunked(nbytes, once[0]), _if_chunked(count, once[1])
+    return nbytes, count
+
+
+def _if_chunked(then: Terms, otherwise: Terms) -> Terms:
+    """The first cost with more than one loss chunk, the second with one."""
+    return then.times(chunked=1) + otherwise + otherwise.times(chunked=1) * -1.0
 
 
 def _reads(view: View) -> Iterator[_Move]:

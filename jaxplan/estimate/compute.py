@@ -49,6 +49,8 @@ def work(view: View) -> tuple[Work, ...]:
         flops = view.per_step(op.flops * op.times, op.dims, set(view.operation_owners(op)), run.phase)
         heavy = op.kind in HEAVY
         nbytes = _bytes(view, run, kept, None if heavy else passes)
+        if view.repeats_loss(run):
+            flops, nbytes = flops.times(chunked=1), nbytes.times(chunked=1)
         key = (op.kind, run.recomputed, *sorted(flops.coefficients)) if heavy else ("memory-bound", run.recomputed)
         old_flops, old_bytes = merged[key]
         merged[key] = (old_flops + flops, old_bytes + nbytes)

@@ -6,6 +6,7 @@ alive; the ledger is that moment's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxplan.estimate.liveness import Point, working_sets
@@ -111,13 +112,16 @@ def _between(view: View, phase: str, where: str) -> list[Executed]:
     ]
 
 
-def _largest(points: tuple[Point, ...], keep: int = 3) -> list[Point]:
-    """The points that can be largest: the largest without sharding, and with everything sharded a hundredfold."""
-    import numpy as np
+def _largest(points: Sequence[Point]) -> list[Point]:
+    """The points that can be largest for some plan: those of which no other has every term at least as large."""
+    kept: list[Point] = []
+    for point in points:
+        if any(_covers(other, point) for other in kept):
+            continue
+        kept = [other for other in kept if not _covers(point, other)] + [point]
+    return kept or [Point("nothing")]
 
-    if not points:
-        return [Point("nothing")]
-    probes = np.array([[1, 1, 1, 1, 1, 1], [1, 64, 1, 1, 8, 1], [8, 1, 8, 4, 8, 1], [1, 256, 1, 1, 1, 1.0]])
-    values = np.array([point.alive.at(probes) for point in points])
-    chosen = dict.fromkeys(int(i) for i in values.argmax(axis=0))
-    return [points[i] for i in list(chosen)[: keep + 1]]
+
+def _covers(larger: Point, smaller: Point) -> bool:
+    of = larger.alive.coefficients
+    return all(coefficient <= of.get(powers, 0.0) for powers, coefficient in smaller.alive.coefficients.items())

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
-#: What the terms are powers of. `accumulating` is 1 with more than one microbatch and 0 with one.
-VARIABLES = ("data", "fsdp", "tensor", "microbatches", "loss_chunks", "accumulating")
+#: What the terms are powers of. `accumulating` is 1 with more than one microbatch and 0 with one, `chunked` is 1 with
+#: more than one loss chunk and 0 with one.
+VARIABLES = ("data", "fsdp", "tensor", "microbatches", "loss_chunks", "accumulating", "chunked")
 AXES = VARIABLES[:3]
 Exponents = tuple[int, ...]
 
@@ -26,6 +28,17 @@ def exponents(**powers: int) -> Exponents:
     if unknown:
         raise ValueError(f"unknown variables {sorted(unknown)}; known are {VARIABLES}")
     return tuple(powers.get(name, 0) for name in VARIABLES)
+
+
+def rows(sizes: ArrayLike, microbatches: ArrayLike, loss_chunks: ArrayLike) -> Float[np.ndarray, "plans variables"]:
+    """The variables of plans, one row a plan.
+
+    Args:
+        sizes: [plans, axes], the sizes of data, fsdp and tensor.
+        microbatches, loss_chunks: [plans].
+    """
+    micro, chunks = np.atleast_1d(np.asarray(microbatches)), np.atleast_1d(np.asarray(loss_chunks))
+    return np.column_stack([np.atleast_2d(np.asarray(sizes)), micro, chunks, micro > 1, chunks > 1]).astype(float)
 
 
 @dataclass(frozen=True)

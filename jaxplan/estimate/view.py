@@ -91,6 +91,20 @@ class View:
                 outside |= read | set(op.writes)
         return frozenset(v for v in inside - outside if self.has_batch(self.table.values[v].dims))
 
+    def repeats_loss(self, run: Executed) -> bool:
+        """Whether an operation does again in the backward pass what the loss has done forward.
+
+        Two loops over chunks do it twice; with a single chunk there is no loop, and XLA does it once.
+        """
+        op = run.operation
+        if run.phase != "backward" or "chunk" not in op.scope or op.kind != "matmul":
+            return False
+        return any(
+            other.phase == "forward" and set(other.dims) == set(op.dims) and set(other.contracted) == set(op.contracted)
+            for other in self.table.operations
+            if "chunk" in other.scope and other.kind == "matmul"
+        )
+
     def live(self, value: int, without: Iterable[str] = ()) -> Terms:
         """Bytes of one copy of a value on one device while one microbatch runs."""
         dims = self.table.values[value].dims

@@ -21,7 +21,7 @@ from jaxplan.workload.table import Table
 
 #: An estimate counts as fitting with this much to spare: the most by which estimates fell short of the compilers in
 #: profiling/calibrations/compiled_accuracy.json, rounded up. What the compiler said replaces it.
-MEMORY_MARGIN = 0.05
+MEMORY_MARGIN = 0.07
 
 
 @dataclass(frozen=True)

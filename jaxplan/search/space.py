@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxplan.errors import InputError
+from jaxplan.estimate.terms import rows
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.plan import MeshAxis, Plan, loss_chunks_for
 from jaxplan.plan.remat import policies_of
@@ -54,7 +55,7 @@ class Space:
     def variables(self) -> np.ndarray:
         """`estimate.terms.VARIABLES` of every plan, float [plans, variables]."""
         sizes = np.array(self.meshes, dtype=float).reshape(-1, 3)[self.mesh]
-        return np.column_stack([sizes, self.microbatches, self.loss_chunks, self.microbatches > 1]).astype(float)
+        return rows(sizes, self.microbatches, self.loss_chunks)
 
     def plan(self, index: int, machine: Machine, workload: Workload, attention: str, flags: Mapping) -> Plan:
         """One candidate as a plan."""

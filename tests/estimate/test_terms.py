@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxplan.estimate.terms import VARIABLES, TermMatrix, Terms, exponents, total
+from jaxplan.estimate.terms import VARIABLES, TermMatrix, Terms, exponents, rows, total
 
-SIZES = np.array([[2, 4, 8, 3, 5, 1], [1, 1, 1, 1, 1, 0], [16, 2, 1, 7, 2, 1]], dtype=float)
+SIZES = rows([[2, 4, 8], [1, 1, 1], [16, 2, 1]], [3, 1, 7], [5, 1, 2])
 
 
 def test_one_term_is_its_monomial():
@@ -21,6 +21,10 @@ def test_sum_of_terms_is_sum_of_costs():
 
 def test_accumulating_switches_a_term_off_at_one_microbatch():
     assert Terms.one(7.0, accumulating=1).at(SIZES) == pytest.approx([7, 0, 7])
+
+
+def test_rows_tell_accumulation_and_chunks():
+    assert rows([[2, 4, 8], [1, 1, 1]], [3, 1], [1, 2]).tolist() == [[2, 4, 8, 3, 1, 1, 0], [1, 1, 1, 1, 2, 0, 1]]
 
 
 def test_times_multiplies_every_term():
@@ -39,5 +43,5 @@ def test_unknown_variable_is_refused():
         exponents(expert=-1)
 
 
-def test_variables_are_six():
-    assert VARIABLES == ("data", "fsdp", "tensor", "microbatches", "loss_chunks", "accumulating")
+def test_variables_are_seven():
+    assert VARIABLES == ("data", "fsdp", "tensor", "microbatches", "loss_chunks", "accumulating", "chunked")

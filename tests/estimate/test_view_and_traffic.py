@@ -3,12 +3,12 @@
 The program: y[batch, mlp] = x[batch, embed] @ w[embed, mlp], its gradient dw and dx, one layer of 4.
 """
 
-import numpy as np
 import pytest
 
 from jaxplan.estimate.communication import operand_moves, traffic
 from jaxplan.estimate.liveness import working_sets
 from jaxplan.estimate.scheduler import SCHEDULERS
+from jaxplan.estimate.terms import rows
 from jaxplan.estimate.view import View
 from jaxplan.plan.sharding import standard_rules
 from jaxplan.workload.cut import cut
@@ -56,7 +56,7 @@ def view(sequence_sharding=True, zero1=False):
 
 def bytes_of(data=1, fsdp=1, tensor=1, micro=1):
     """{(kind, axes): bytes} of one step."""
-    sizes = np.array([[data, fsdp, tensor, micro, 1, float(micro > 1)]])
+    sizes = rows([data, fsdp, tensor], micro, 1)
     by_axis = {"data": data, "fsdp": fsdp, "tensor": tensor}
     found: dict = {}
     for entry in traffic(view()):
@@ -127,6 +127,6 @@ def test_a_working_set_holds_operands_results_and_gathered_weights():
     seen = view()
     forward = [run for run in seen.executed if run.phase == "forward"]
     points = working_sets(seen, forward, frozenset({0, 1}), SCHEDULERS["cuda"])
-    sizes = np.array([[1, 8, 1, 1, 1, 0.0]])
+    sizes = rows([1, 8, 1], 1, 1)
     gathered, result = W_BYTES, 2 * B * F / 8
     assert points[0].alive.at(sizes) == pytest.approx([gathered + result])
