@@ -281,6 +281,6 @@ def tiny_job(platform: Platform, topology: Mapping[str, Any]) -> dict:
     return {
         "seconds": time.perf_counter() - start,
         "devices": machine.devices,
-        "collectives": "all-reduce" in compiled.as_text(),
+        "collectives": "all-reduce" in (compiled.as_text() or ""),
         "memory": dataclasses.asdict(memory_of(compiled, platform)),
     }

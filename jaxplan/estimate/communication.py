@@ -68,8 +68,8 @@ def traffic(view: View) -> tuple[Traffic, ...]:
 def _per_step(view: View, move: _Move) -> tuple[Terms, Terms]:
     """Bytes and executions of a collective in one step.
 
-    In the loss's loop over chunks a weight moves a chunk at a time. Without the loop (a single chunk), what the backward
-    pass gathers is what the forward pass has gathered, and an all-reduce is moved out of the loop over microbatches.
+    In the loss's loop over chunks a weight moves a chunk at a time. Without the loop (a single chunk), what backward
+    gathers is what forward has gathered, and an all-reduce is moved out of the loop over microbatches.
     """
 
     def of(phase: Phase) -> tuple[Terms, Terms]:
@@ -160,7 +160,7 @@ def partial_sums(view: View) -> tuple[Partial, dict[int, frozenset[str]]]:
         if not op.writes:
             continue
         result = op.writes[0]
-        operands = [(read.value, phase) for read in op.reads]
+        operands: list[tuple[int, Phase]] = [(read.value, phase) for read in op.reads]
         if op.primitive in SUMS and all(o in partial and readers[o] == 1 for o in operands):
             axes = {partial[operand][0] for operand in operands}
             if len(axes) == 1:

@@ -45,7 +45,7 @@ class Plan:
         remat: the rematerialization policy's name (`plan.remat`).
         microbatches: sequential parts of the global batch, their gradients accumulated.
         loss_chunks: sequential parts of a device's vocabulary in which logits are made, so that they do not dominate.
-        attention: the kernel: `splash` (TPU), `cudnn` (NVIDIA), `blockwise` (anywhere), `as-written` (a user's program).
+        attention: the kernel: `splash` (TPU), `cudnn` (NVIDIA), `blockwise` (anywhere), `as-written` (users').
         compiler_flags: XLA options that the step is compiled with.
     """
 

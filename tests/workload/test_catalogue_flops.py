@@ -6,6 +6,7 @@ embedding is multiplied once, as the output projection), plus 6 x layers x heads
 """
 
 import pytest
+
 from jaxplan.errors import InputError
 from jaxplan.machine import catalogue
 from jaxplan.workload.decoder import loss_function, parameter_dims
