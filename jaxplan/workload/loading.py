@@ -102,7 +102,7 @@ def load(work: Workload, batch: int) -> LossFunction:
 def named(model: LossFunction, table: Table) -> LossFunction:
     """The model with every name that a trace found for a whole dim, beside those that it has."""
 
-    def dims(leaves: Sequence[Leaf], given: Sequence[Names]) -> list[Names]:
+    def dims(leaves: Sequence[Leaf], given: Sequence[Sequence[str | None] | None]) -> list[Names]:
         found = [[table.dims[d[0]].name if len(d) == 1 else None for d in leaf.shape] for leaf in leaves]
         return [
             tuple(a or b for a, b in zip(mine or names, names, strict=True))
@@ -146,6 +146,7 @@ def failure(reference: Reference, error: BaseException) -> str:
     while link is not None:
         mine = [frame for frame in link.stack if not frame.filename.startswith((*OURS, "<frozen"))]
         link.stack = traceback.StackSummary.from_list(mine)
+        link.__notes__ = None       # JAX's about the frames that it has left out
         link = link.__cause__ or link.__context__
     text = "".join(told.format()).rstrip()
     return f"{reference.file.name}:{reference.name} failed: {kind}: {first}\n\n{text}"
@@ -170,9 +171,10 @@ def _program(reference: Reference, batch: int, seq: int) -> Program:
             f"{where} returned a {type(made).__name__}",
             "jaxplan.Program(loss, params, batch), or the tuple of these",
         )
-    if not callable(parts[0]):
-        raise InputError(f"{where}: its loss is a {type(parts[0]).__name__}", "a function (params, batch) to a scalar")
-    return Program(*parts)
+    loss, *rest = parts
+    if not callable(loss):
+        raise InputError(f"{where}: its loss is a {type(loss).__name__}", "a function (params, batch) to a scalar")
+    return Program(loss, *rest)
 
 
 def _arguments(where: str, function: Any, batch: int, seq: int) -> tuple[int, ...]:
