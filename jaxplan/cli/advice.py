@@ -1,62 +1,109 @@
-"""What would fit, when nothing does: more chips, larger chips, a smaller optimizer. Estimates only."""
+"""What would fit, when nothing does: a smaller workload, more chips, larger chips. Estimates only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from jaxplan.cli.request import DEFAULT_SEQUENCES_PER_DEVICE
 from jaxplan.errors import JaxplanError
 from jaxplan.machine import catalogue
+from jaxplan.machine.family import Family, text
 from jaxplan.machine.topology import Machine
 from jaxplan.search.rank import rank
 from jaxplan.search.space import enumerate_space
+from jaxplan.search.why import Change, smaller_workloads
 from jaxplan.units import format_seconds
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.table import Table
 
-DOUBLINGS = 6
+DOUBLINGS = 12
+
+Trace = Callable[[Workload], Table]
 
 
-def changes_that_fit(table: Table, workload: Workload, machine: Machine) -> list[str]:
-    """The fewest chips of the same kind that fit, and the same number of larger chips; each with its step time."""
-    changes = []
-    for candidates in (_more_chips(machine), _larger_chips(machine)):
-        for other in candidates:
-            seconds = best_time_s(table, workload, other)
-            if seconds is not None:
-                changes.append(f"{other.name} ({format_seconds(seconds)} a step, estimated)")
-                break
-    return changes
+def changes_that_fit(workload: Workload, machine: Machine, trace: Trace) -> list[Change]:
+    """The smallest change of each kind: the workload, the number of chips, the kind of chips; else both of these."""
+    traced: dict[Workload, Table] = {}
+
+    def table(work: Workload) -> Table:
+        if work not in traced:
+            traced[work] = trace(work)
+        return traced[work]
+
+    found = []
+    for words, flags, other in smaller_workloads(workload):
+        found += _change(words, flags, other, machine, table)[:1]
+    for machines in (_more_chips(machine), _larger_chips(machine)):
+        found += _first(machines, workload, table)
+    return found or _first(_more_larger_chips(machine), workload, table)
 
 
-def best_time_s(table: Table, workload: Workload, machine: Machine) -> float | None:
-    """The fastest estimated step of a workload on a machine; None where nothing fits or divides."""
+def _first(machines: Iterable[Machine], workload: Workload, table: Trace) -> list[Change]:
+    """The first machine that the workload fits."""
+    for machine in machines:
+        flags = f"--mesh {text(machine.shape)} --machine {machine.family}"
+        change = _change(machine.name, flags, _scaled(workload, machine), machine, table)
+        if change:
+            return change
+    return []
+
+
+def _change(words: str, flags: str, workload: Workload, machine: Machine, table: Trace) -> list[Change]:
+    """The change, if the workload then fits; with the step time and memory of its best plan."""
     try:
-        ranking = rank(enumerate_space(workload, table, machine), table, machine)
+        traced = table(workload)
+        ranking = rank(enumerate_space(workload, traced, machine), traced, machine)
     except JaxplanError:
-        return None
+        return []
     order = ranking.order()
-    return float(ranking.value_s[order[0]]) if len(order) else None
+    if not len(order):
+        return []
+    seconds = format_seconds(float(ranking.value_s[order[0]]))
+    return [Change(f"{words} ({seconds} a step, estimated)", flags, float(ranking.total_bytes[order[0]]))]
+
+
+def _scaled(workload: Workload, machine: Machine) -> Workload:
+    """The workload that the same command has on another machine: a batch that was assumed grows with it."""
+    if "batch" not in workload.defaults:
+        return workload
+    return replace(workload, batch=DEFAULT_SEQUENCES_PER_DEVICE * machine.devices)
 
 
 def _more_chips(machine: Machine) -> Iterator[Machine]:
-    family = catalogue.family(machine.family)
+    return _doubled(machine, catalogue.family(machine.family))
+
+
+def _doubled(machine: Machine, family: Family) -> Iterator[Machine]:
     for doubling in range(1, DOUBLINGS + 1):
         try:
-            yield family.of_chips(machine.chips * 2**doubling)
-        except JaxplanError:
+            yield _alike(machine, family.of_chips(machine.chips * 2**doubling))
+        except (JaxplanError, ValueError):
             continue
+
+
+def _larger_families(machine: Machine) -> list[Family]:
+    """Families of the same kind whose chips have more memory, smallest first."""
+    families = [family for family in catalogue.families() if family.chip.kind == machine.chip.kind]
+    usable = machine.chip.hbm_usable_bytes
+    larger = [family for family in families if family.chip.hbm_usable_bytes > usable]
+    return sorted(larger, key=lambda family: family.chip.hbm_usable_bytes)
 
 
 def _larger_chips(machine: Machine) -> Iterator[Machine]:
-    """The same number of chips of the same kind with more memory, smallest first."""
-    larger = [
-        family
-        for family in catalogue.families()
-        if family.chip.kind == machine.chip.kind and family.chip.hbm_usable_bytes > machine.chip.hbm_usable_bytes
-    ]
-    for family in sorted(larger, key=lambda f: f.chip.hbm_usable_bytes):
+    for family in _larger_families(machine):
         try:
-            yield replace(family.of_chips(machine.chips), memory_fraction=machine.memory_fraction)
+            yield _alike(machine, family.of_chips(machine.chips))
         except (JaxplanError, ValueError):
             continue
+
+
+def _more_larger_chips(machine: Machine) -> Iterator[Machine]:
+    """Of every larger kind of chip, twice as many and more: the fewest chips first."""
+    found = [other for family in _larger_families(machine) for other in _doubled(machine, family)]
+    return iter(sorted(found, key=lambda other: other.chips))
+
+
+def _alike(machine: Machine, other: Machine) -> Machine:
+    """With the share of memory that the user gives to the program."""
+    return replace(other, memory_fraction=machine.memory_fraction)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,48 +12,79 @@ from pathlib import Path
 from jaxplan.cli.recording import record_of
 from jaxplan.errors import InputError
 from jaxplan.plan.files import write as write_plan
+from jaxplan.plan.files import write_whole
 from jaxplan.report.search import SearchReport
 from jaxplan.search.progress import Progress
 from jaxplan.workload.table import Table
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: a temporary file beside it, then a rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        what = f"{path} could not be written: {error.strerror}"
-        raise InputError(what, "a folder with room", "--out FOLDER") from error
-
-
 class RunFolder:
-    """A new folder below `parent`, named by the minute; made at the first write.
+    """A new folder below `parent`, named by the minute; made at the first write, never shared with another search.
 
     Attributes:
+        path: where it is; before it is made, where it would be if nobody else were faster.
+        made: whether it has been written.
         plans: the plan file of each candidate that has one, by candidate.
     """
 
     def __init__(self, parent: Path) -> None:
-        stamp = time.strftime("%m%d-%H%M")
-        names = [stamp, *(f"{stamp}-{i}" for i in range(2, 1000))]
-        self.path = next(parent / name for name in names if not (parent / name).exists())
+        self.parent, self.stamp = parent, time.strftime("%m%d-%H%M")
+        self.path = parent / self.stamp
+        self.made = False
         self.plans: dict[int, str] = {}
 
     def write(self, report: SearchReport, progress: Progress, table: Table) -> None:
-        """Everything known so far: the result as JSON, every shown plan, the best as plan.json."""
+        """Everything known so far: the result as JSON, every shown plan, the best as plan.json.
+
+        Raises:
+            InputError: the folder or a file in it cannot be written; what was there before is still whole.
+        """
+        if not self.made:
+            self._make()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{self.path}: {error.strerror}", "a folder that can be made", "--out FOLDER") from error
+            self._write(report, progress, table)
+        except BaseException:
+            if not self.made:
+                shutil.rmtree(self.path, ignore_errors=True)    # nothing rather than half of it
+            raise
+        self.made = True
+
+    def _write(self, report: SearchReport, progress: Progress, table: Table) -> None:
+        self.plans = {}
         for i, row in enumerate(report.rows):
             name = self.path / ("plan.json" if i == 0 else f"plan-{i + 1}.json")
             write_plan(record_of(report, row, progress, table), name)
             self.plans[row.candidate] = str(name)
-        write_whole(self.path / "search.json", json.dumps(report.to_json(self.shown(report)), indent=1) + "\n")
+        text = json.dumps(report.to_json(self.plans), indent=1) + "\n"
+        try:
+            write_whole(self.path / "search.json", text)
+            self._remove_others()
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
 
     def shown(self, report: SearchReport) -> Mapping[int, str]:
         """The plan files of the rows that the report shows."""
         return {row.candidate: self.plans[row.candidate] for row in report.rows if row.candidate in self.plans}
+
+    def _make(self) -> None:
+        """Makes the folder; two searches that start in one minute get one each."""
+        for name in itertools.chain([self.stamp], (f"{self.stamp}-{i}" for i in itertools.count(2))):
+            self.path = self.parent / name
+            try:
+                self.path.mkdir(parents=True)
+                return
+            except FileExistsError as error:
+                if not self.parent.is_dir():
+                    raise _unwritable(self.path, error) from error
+            except OSError as error:
+                raise _unwritable(self.path, error) from error
+
+    def _remove_others(self) -> None:
+        """Plan files of an earlier write whose plans have been refused since."""
+        for path in self.path.glob("plan*.json"):
+            if str(path) not in self.plans.values():
+                path.unlink()
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path} cannot be written: {error.strerror}", "a folder with room", "--out FOLDER")

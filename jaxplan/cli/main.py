@@ -6,6 +6,7 @@ own (`EX_SOFTWARE` of sysexits.h), 130 interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 
@@ -15,11 +16,10 @@ from jaxplan.cli.catalog import catalog
 from jaxplan.cli.check import check
 from jaxplan.cli.console import open_missing_streams, unwritable
 from jaxplan.cli.doctor import doctor
-from jaxplan.cli.search import search
+from jaxplan.cli.search import INTERRUPTED, search
 from jaxplan.errors import InputError, JaxplanError
 
 INTERNAL = 70
-INTERRUPTED = 130       # 128 + SIGINT, as shells report it
 
 app = typer.Typer(
     name="jaxplan",
@@ -68,8 +68,6 @@ def message(error: Exception) -> tuple[str, int]:
 
 def _say(text: str, code: int) -> int:
     """Writes the last words of a command; nobody may be there to read them."""
-    try:
+    with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
-    except OSError:
-        pass
     return code

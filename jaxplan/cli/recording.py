@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,7 +68,9 @@ def _time(row: Row, compiled: Any) -> TimeLedger:
         scale = time["value"] / row.estimate.value_s
         entries = {name: spent * scale for name, spent in row.estimate.time_s.items()}
         source = "estimated"
-    return TimeLedger(tuple(Part(n, s, source) for n, s in entries.items()), time["low"], time["high"])
+    parts = tuple(Part(n, s, source) for n, s in entries.items())
+    total = math.fsum(entries.values())     # the value up to rounding, within its bounds all the same
+    return TimeLedger(parts, min(time["low"], total), max(time["high"], total))
 
 
 def _estimated(row: Row) -> dict[str, Any]:

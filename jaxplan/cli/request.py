@@ -17,6 +17,9 @@ DEFAULT_MODEL = "llama3-8b"
 DEFAULT_SEQUENCES_PER_DEVICE = 4
 DEFAULT_TOKENS = 2048       # of a sequence, where a user's program takes a length and nobody gives one
 ATTENTION_KERNELS = {"tpu": "splash", "cuda": "cudnn", "rocm": "blockwise"}
+SPLASH_SEQ = 128            # the TPU's kernel works on blocks of that many tokens
+CUDNN_HEAD_DIM = (8, 128)   # cuDNN's takes multiples of the first up to the second (JAX, compiling without a GPU)
+MIN_SEQ = 2                 # tokens that a causal language model learns anything from
 
 
 def workload_of(
@@ -48,9 +51,7 @@ def workload_of(
     if seq is None:
         assumed.append("seq")
         seq = shape.default_seq
-    for name, value in (("--batch", batch), ("--seq", seq)):
-        if value < 1:
-            raise InputError(f"{name} {value}", "a positive number")
+    _check_sizes(machine, batch, seq)
     if shape.positions == "learned" and seq > shape.max_positions:
         raise InputError(
             f"--seq {seq} with {shape.name}",
@@ -58,6 +59,17 @@ def workload_of(
             f"--seq {shape.max_positions}",
         )
     return Workload(model=shape, batch=batch, seq=seq, optimizer=optimizer, defaults=tuple(assumed))
+
+
+def _check_sizes(machine: Machine, batch: int, seq: int) -> None:
+    """Refuses sizes that no plan of the reference decoder could have."""
+    if batch < 1:
+        raise InputError(f"--batch {batch}", "a positive number")
+    if seq < MIN_SEQ:
+        raise InputError(f"--seq {seq}", f"at least {MIN_SEQ}")
+    if machine.platform == "tpu" and seq % SPLASH_SEQ:
+        near = -(-seq // SPLASH_SEQ) * SPLASH_SEQ
+        raise InputError(f"--seq {seq}", f"a multiple of {SPLASH_SEQ} for the TPU's attention kernel", f"--seq {near}")
 
 
 def _users(
@@ -100,4 +112,18 @@ def as_it_is_now(record: PlanRecord) -> PlanRecord:
 
 def attention_kernel(machine: Machine, workload: Workload) -> str:
     """The attention kernel that the machine's compiler has; a user's program has its own."""
-    return ATTENTION_KERNELS[machine.platform] if workload.model is not None else AS_WRITTEN
+    if workload.model is None:
+        return AS_WRITTEN
+    return "blockwise" if attention_note(machine, workload) else ATTENTION_KERNELS[machine.platform]
+
+
+def attention_note(machine: Machine, workload: Workload) -> str:
+    """Why the model cannot have the machine's own attention kernel, or an empty text."""
+    step, largest = CUDNN_HEAD_DIM
+    width = workload.model.head_dim if workload.model is not None else step
+    if machine.platform != "cuda" or (width % step == 0 and width <= largest):
+        return ""
+    return (
+        f"attention in blocks of XLA operations: cuDNN's kernel takes heads of a multiple of {step} up to {largest} "
+        f"wide, {workload.name} has {width}"
+    )

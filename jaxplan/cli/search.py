@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from jaxplan.cli.advice import changes_that_fit
+from jaxplan.cli.console import console, print_json
 from jaxplan.cli.folder import RunFolder
-from jaxplan.cli.request import attention_kernel, workload_of
+from jaxplan.cli.request import attention_kernel, attention_note, workload_of
 from jaxplan.compile.tiers import Tiers
 from jaxplan.errors import InputError
 from jaxplan.machine import catalogue
@@ -26,13 +27,13 @@ from jaxplan.search.progress import Progress
 from jaxplan.search.prove import Limits, prove
 from jaxplan.search.rank import rank
 from jaxplan.search.space import enumerate_space
+from jaxplan.search.why import Change
 from jaxplan.units import format_seconds
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.table import Table
 
-WIDE_COLUMNS = 150
-PIPE_COLUMNS = 140
 NO_FIT = 1
+INTERRUPTED = 130       # 128 + SIGINT, as shells report it
 
 
 def search(
@@ -58,19 +59,16 @@ def search(
     """Search every layout, have the best ones compiled by the machine's own compiler, write the best as plan.json."""
     if objective not in ("time", "memory"):
         raise InputError(f"--objective {objective}", "time or memory")
-    for name, value in (("--top", top), ("--jobs", jobs)):
-        if value < 1:
-            raise InputError(f"{name} {value}", "at least 1")
+    compiles = 3 * top if compiles is None else compiles
+    counts = {"top": (top, 1), "jobs": (jobs, 1), "partitions": (partitions, 0), "compiles": (compiles, 0)}
+    for name, (value, least) in counts.items():
+        if value < least:
+            raise InputError(f"--{name} {value}", f"at least {least}")
     target = catalogue.machine(mesh, chip, machine)
     workload = workload_of(target, model, hf, program, batch, seq, optimizer)
-    limits = Limits(top, partitions, compiles or 3 * top, jobs)
+    limits = Limits(top, partitions, compiles, jobs)
     job = Search(target, workload, objective, limits, out, as_json)
     return job.run()
-
-
-def console(stream: TextIO) -> Console:
-    """A console that never cuts a table short where nobody's terminal is that narrow: a pipe or a file."""
-    return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else PIPE_COLUMNS)
 
 
 class Search:
@@ -94,22 +92,31 @@ class Search:
         self.folder = RunFolder(out)
         self.table: Table
         self.progress: Progress
+        self.changes: tuple[Change, ...] = ()
+        self.unwritten: InputError | None = None
+        self.noted: set[str] = set()
 
     def run(self) -> int:
         for line in text.header(self.machine, self.workload, None):
             self.say(line)
+        if note := attention_note(self.machine, self.workload):
+            self.say(f"Note      {note}")
         try:
             with Tiers(self.machine, self.limits.jobs) as tiers:
                 self.estimate(tiers)
                 if self.progress.order():
                     self.prove(tiers)
+                if not self.progress.order():
+                    self.changes = tuple(changes_that_fit(self.workload, self.machine, tiers.trace))
+                for note in tiers.cache.warnings:
+                    self.note(note)
         except KeyboardInterrupt:
             if not hasattr(self, "progress"):
                 raise
             self.progress.stopped = "interrupted"
             self.write()
             self.say(f"Interrupted. What is known so far is in {self.folder.path}")
-            raise
+            return INTERRUPTED
         return self.finish()
 
     def estimate(self, tiers: Tiers) -> None:
@@ -137,7 +144,7 @@ class Search:
     def prove(self, tiers: Tiers) -> None:
         """Partition and compile, a line for each proof; the folder always holds what is known."""
         for note in tiers.notes:
-            self.say(f"Note      {note}")
+            self.note(note)
 
         def on_proof(tier: str, row: int, progress: Progress) -> None:
             proof = progress.proofs[row][tier]
@@ -155,33 +162,49 @@ class Search:
         self.seconds["total"] = time.perf_counter() - self.started
         report = self.write()
         if self.as_json:
-            print(json.dumps(report.to_json(self.folder.plans), indent=1))
+            print_json(report.to_json(self.folder.shown(report)))
         else:
             self.show(report)
+        if self.unwritten is not None:
+            raise self.unwritten
         return 0 if report.rows else NO_FIT
 
     def show(self, report: SearchReport) -> None:
         """The final table, what it means, and what to do next."""
         if not report.rows:
-            for line in text.no_fit(report, changes_that_fit(self.table, self.workload, self.machine)):
-                self.stdout.print(line)
+            for line in text.no_fit(report):
+                self.stdout.print(line, markup=False)
             return
         self.stdout.print(self.grid(report.rows, self.stdout))
         for line in [*text.comparison(report), *text.rejected_lines(report)]:
-            self.stdout.print(line)
-        self.stdout.print(f"Stopped because {report.stopped}.")
-        best = self.folder.path / "plan.json"
-        self.stdout.print(f'\nPlan written to {best}      use it:  plan = jaxplan.load("{best}")')
-        self.stdout.print(f"All results: {self.folder.path / 'search.json'}      again, alone:  jaxplan check {best}")
+            self.stdout.print(line, markup=False)
+        self.stdout.print(f"Stopped because {report.stopped}.", markup=False)
+        if self.unwritten is not None:
+            return
+        best, every = self.folder.path / "plan.json", self.folder.path / "search.json"
+        again = f"jaxplan check {shlex.quote(str(best))}"
+        self.stdout.print(f'\nPlan written to {best}      use it:  plan = jaxplan.load("{best}")', markup=False)
+        self.stdout.print(f"All results: {every}      again, alone:  {again}", markup=False)
 
     def write(self) -> SearchReport:
-        """Everything known so far, whole, in the run's folder."""
+        """Everything known so far, whole, in the run's folder; once it has been written, a full disk stops nothing.
+
+        Raises:
+            InputError: the folder cannot be made or written at all.
+        """
         report = self.report()
-        self.folder.write(report, self.progress, self.table)
+        try:
+            self.folder.write(report, self.progress, self.table)
+            self.unwritten = None
+        except InputError as error:
+            if not self.folder.made:
+                raise
+            self.unwritten = error
+            self.note(str(error))
         return report
 
     def report(self) -> SearchReport:
-        return search_report(self.progress, self.table, self.workload, self.seconds, self.limits.top)
+        return search_report(self.progress, self.table, self.workload, self.seconds, self.limits.top, self.changes)
 
     def plan_of(self, row: int):
         space = self.progress.ranking.space
@@ -189,13 +212,19 @@ class Search:
         return space.plan(row, self.machine, self.workload, attention_kernel(self.machine, self.workload), flags)
 
     def grid(self, rows, console: Console):
-        return text.plans_grid(rows, not console.is_terminal, console.width >= WIDE_COLUMNS)
+        return text.plans_grid(rows, not console.is_terminal, console.width)
 
     def timed(self, name: str, work: Callable[[], Any]) -> Any:
         began = time.perf_counter()
         result = work()
         self.seconds[name] = time.perf_counter() - began
         return result
+
+    def note(self, words: str) -> None:
+        """Says something once."""
+        if words not in self.noted:
+            self.noted.add(words)
+            self.say(f"Note      {words}")
 
     def say(self, line: str) -> None:
         self.stderr.print(line, markup=False)

@@ -6,7 +6,7 @@ Schema `jaxplan.search/1`; its keys do not change.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from jaxplan.estimate.ledger import Estimate
@@ -14,7 +14,7 @@ from jaxplan.machine.topology import Machine
 from jaxplan.plan.plan import Plan
 from jaxplan.search.progress import Progress
 from jaxplan.search.rank import MEMORY_MARGIN
-from jaxplan.search.why import baseline, misses
+from jaxplan.search.why import Change, baseline, binding_term, misses
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.table import Table
 
@@ -51,6 +51,7 @@ class Row:
             "zero1": plan.zero1,
             "sequence_sharding": plan.sequence_sharding,
             "fits": self.fits,
+            "binding_term": binding_term(self.estimate),
             "memory_bytes": dict(self.memory_bytes),
             "step_time_s": dict(self.step_time_s),
             "mfu": self.mfu,
@@ -103,10 +104,12 @@ def _memory(machine: Machine, estimate: Estimate, compiled: Any, ratio: float) -
     formulas', and the workspace is what remains.
     """
     parts = {name: round(value) for name, value in estimate.memory_bytes.items()}
-    source, total = "estimated", round(estimate.total_bytes * ratio)
+    # what was learned of other plans' temporaries does not shrink the state, whose bytes are exact
+    exact = parts["params"] + parts["optimizer"] + parts["batch"]
+    source, total = "estimated", max(exact, round(estimate.total_bytes * ratio))
     if compiled is not None and compiled.total_bytes:
         source, total = "compiled", round(compiled.total_bytes)
-    temporary = total - parts["params"] - parts["optimizer"] - parts["batch"]
+    temporary = total - exact
     held = parts["gradients"] + parts["activations"]
     if held > temporary >= 0:
         parts["gradients"] = parts["gradients"] * temporary // held
@@ -125,8 +128,8 @@ def _time(estimate: Estimate, compiled: Any, ratio: float) -> dict[str, Any]:
     if compiled is not None and compiled.ok and compiled.step_time_s:
         return {
             "value": compiled.step_time_s,
-            "low": compiled.step_time_low_s,
-            "high": compiled.step_time_high_s,
+            "low": min(compiled.step_time_low_s, compiled.step_time_s),
+            "high": max(compiled.step_time_high_s, compiled.step_time_s),
             "source": "compiled",
             "estimated": estimate.value_s,
         }
@@ -143,7 +146,8 @@ def _time(estimate: Estimate, compiled: Any, ratio: float) -> dict[str, Any]:
 class SearchReport:
     """The whole result: what was searched, how it went, and the rows, best first.
 
-    `rows` holds what fits; `misses` the nearest ones where nothing does; `plain` what most people would start with.
+    `rows` holds what fits; `misses` the nearest ones where nothing does, and `changes` what would then fit; `plain` is
+    what most people would start with.
     """
 
     machine: Machine
@@ -159,9 +163,12 @@ class SearchReport:
     refused: tuple[Row, ...]
     plain: Row | None
     stopped: str
+    changes: tuple[Change, ...] = ()
 
     def to_json(self, paths: Mapping[int, str]) -> dict[str, Any]:
-        shown = self.rows or self.misses
+        would_fit = {"would_fit": [asdict(change) for change in self.changes]}
+        plans = [row.to_json(i + 1, paths.get(row.candidate)) for i, row in enumerate(self.rows)]
+        plans = plans or [{**row.to_json(i + 1, None), **would_fit} for i, row in enumerate(self.misses)]
         return {
             "schema": SCHEMA,
             "machine": {"name": self.machine.name, **self.machine.to_json()},
@@ -172,14 +179,19 @@ class SearchReport:
             "seconds": dict(self.seconds),
             "tiers": {k: dict(v) for k, v in self.tiers.items()},
             "stopped": self.stopped,
-            "plans": [row.to_json(i + 1, paths.get(row.candidate)) for i, row in enumerate(shown)],
+            "plans": plans,
             "refused": [row.to_json(0, None) for row in self.refused],
             "plain": self.plain.to_json(0, None) if self.plain else None,
         }
 
 
 def search_report(
-    progress: Progress, table: Table, workload: Workload, seconds: Mapping[str, float], top: int
+    progress: Progress,
+    table: Table,
+    workload: Workload,
+    seconds: Mapping[str, float],
+    top: int,
+    changes: tuple[Change, ...] = (),
 ) -> SearchReport:
     """Takes the state of a search, finished or interrupted, and lays it out."""
     ranking = progress.ranking
@@ -203,6 +215,7 @@ def search_report(
         refused=tuple(row_of(progress, row, table) for row in progress.refused()),
         plain=row_of(progress, start, table) if start is not None else None,
         stopped=progress.stopped,
+        changes=changes,
     )
 
 

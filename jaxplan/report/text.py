@@ -13,7 +13,10 @@ from jaxplan.report.search import Row, SearchReport
 from jaxplan.units import GIB, format_bytes, format_count, format_range_seconds, format_seconds, significant
 from jaxplan.workload.shape import Workload
 
-NUMBERS = ("#", "micro", "MFU")
+NUMBERS = ("#", "micro", "MFU", "tokens/s/chip")
+LEDGER = ("params", "optimizer", "gradients", "activations", "workspace")
+WIDE_COLUMNS = 150
+PLAIN_GAP, RULED_GAP = 2, 3     # columns between two columns, without and with a ruled head
 
 
 def header(machine: Machine, workload: Workload, parameters: int | None) -> list[str]:
@@ -26,7 +29,7 @@ def header(machine: Machine, workload: Workload, parameters: int | None) -> list
         return f"  (default; {', '.join(taken)})" if taken else ""
 
     count = f", {format_count(parameters)} parameters" if parameters else ""
-    tokens = f"{workload.batch:,} x {workload.seq:,} tokens = {significant(workload.tokens / 1e6)} M tokens a step"
+    tokens = f"{workload.batch:,} x {workload.seq:,} tokens = {format_count(workload.tokens)} tokens a step"
     lines = [
         f"Machine   {machine.describe()}{assumed('chip', 'mesh')}",
         f"Memory    {machine.memory_note}",
@@ -46,27 +49,43 @@ def plan_words(plan: Plan) -> str:
     return " ".join([plan.label, *extra])
 
 
-def plans_grid(rows: tuple[Row, ...], plain_text: bool, wide: bool) -> Grid:
-    """The table of plans. Wide terminals get more columns."""
+def plans_grid(rows: tuple[Row, ...], plain_text: bool, width: int) -> Grid:
+    """The table of plans: more columns where the terminal is wide, the least needed left out where it is narrow."""
+    columns = {
+        "#": [str(i + 1) for i in range(len(rows))],
+        "mesh": [plan_words(row.plan) for row in rows],
+        "remat": [row.plan.remat for row in rows],
+        "micro": [str(row.plan.microbatches) for row in rows],
+        "memory/device": [_memory(row, first=i == 0) for i, row in enumerate(rows)],
+        "step time": [_time(row) for row in rows],
+        "MFU": [f"{row.mfu:.0%}" for row in rows],
+        "limited by": [row.bottleneck for row in rows],
+        "proof": [row.proof for row in rows],
+    }
+    if width >= WIDE_COLUMNS:
+        columns["tokens/s/chip"] = [f"{row.tokens_per_s_per_chip:,.0f}" for row in rows]
+    gap = PLAIN_GAP if plain_text else RULED_GAP
+    if not plain_text:
+        _narrow(columns, rows, gap, width)
     grid = Grid(box=None if plain_text else box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in ("#", "mesh", "remat", "micro", "memory/device", "step time", "MFU", "limited by", "proof"):
-        grid.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
-    if wide:
-        grid.add_column("tokens/s/chip", justify="right")
-    for i, row in enumerate(rows):
-        cells = [
-            str(i + 1),
-            plan_words(row.plan),
-            row.plan.remat,
-            str(row.plan.microbatches),
-            _memory(row, first=i == 0),
-            _time(row),
-            f"{row.mfu:.0%}",
-            row.bottleneck,
-            row.proof,
-        ]
-        grid.add_row(*cells, *([f"{row.tokens_per_s_per_chip:,.0f}"] if wide else []))
+    for name in columns:
+        grid.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=name != "mesh", overflow="fold")
+    for cells in zip(*columns.values(), strict=True):
+        grid.add_row(*cells)
     return grid
+
+
+def _narrow(columns: dict[str, list[str]], rows: tuple[Row, ...], gap: int, width: int) -> None:
+    """Leaves out, in this order, what the table can do without, until it is no wider than that."""
+    for name in ("limited by", "bounds", "MFU", "micro", "remat"):
+        if sum(max(map(len, [title, *cells])) + gap for title, cells in columns.items()) - gap <= width:
+            return
+        if name == "bounds":
+            columns["step time"] = [format_seconds(row.step_time_s["value"]) for row in rows]
+            continue
+        cells = columns.pop(name)
+        if name == "remat":     # rows may differ in nothing else: it joins the mesh, which may be folded
+            columns["mesh"] = [f"{mesh}, {remat}" for mesh, remat in zip(columns["mesh"], cells, strict=True)]
 
 
 def _memory(row: Row, first: bool) -> str:
@@ -116,20 +135,24 @@ def comparison(report: SearchReport) -> list[str]:
     return lines
 
 
-def no_fit(report: SearchReport, changes: list[str]) -> list[str]:
+def no_fit(report: SearchReport) -> list[str]:
     """The nearest miss with its binding terms, and the smallest change that would fit."""
+    machine = report.machine
+    what = f"No plan fits {machine.devices} device{'s' if machine.devices > 1 else ''} of {{}}."
+    if not report.misses:
+        return [what.format(format_bytes(machine.device_hbm_bytes)), *rejected_lines(report)]
     nearest = report.misses[0]
     memory = nearest.memory_bytes
-    parts = sorted(
-        ((n, memory[n]) for n in ("params", "optimizer", "gradients", "activations", "workspace")),
-        key=lambda part: -part[1],
-    )
+    parts = sorted(((n, memory[n]) for n in LEDGER), key=lambda part: -part[1])
     named = ", ".join(f"{name} {format_bytes(value)}" for name, value in parts[:3])
+    micro = f"{nearest.plan.microbatches} microbatch{'es' if nearest.plan.microbatches > 1 else ''}"
+    margin = " (estimates keep a margin below the memory)" if memory["total"] <= memory["capacity"] else ""
+    changes = "; ".join(f"{change.words}: {change.flags}" for change in report.changes)
     return [
-        f"No plan fits {report.machine.chips} chips of {format_bytes(memory['capacity'])}. Nearest: "
-        f"{plan_words(nearest.plan)}, {nearest.plan.remat} remat, {nearest.plan.microbatches} microbatches: "
-        f"{format_bytes(memory['total'])} a device, of which {named}.",
-        f"What would fit: {'; '.join(changes)}." if changes else "No change that was tried would fit.",
+        f"{what.format(format_bytes(memory['capacity']))} Nearest: "
+        f"{plan_words(nearest.plan)}, {nearest.plan.remat} remat, {micro}: "
+        f"{format_bytes(memory['total'])} a device{margin}, of which {named}.",
+        f"What would fit: {changes}" if changes else "No change that was tried would fit.",
     ]
 
 
