@@ -94,6 +94,8 @@ class Tiers:
             label=f"trace {workload.name}",
         )
         outcome = self._workers.submit(job).result()
+        if outcome.exit_code is not None:   # its process died; without a table there is no search: another try
+            outcome = self._workers.submit(job).result()
         if not outcome.ok:
             raise _trace_error(workload, outcome)
         self.cache.put("trace", parts, outcome.value)

@@ -189,8 +189,9 @@ def _load(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}", "a whole plan file", AGAIN) from error
     if not isinstance(data, dict):
+        kind = "null" if data is None else type(data).__name__
         raise InputError(
-            f"{path} holds a JSON {type(data).__name__}", f"an object with schema {SCHEMA!r}", AGAIN
+            f"{path} holds a JSON {kind}", f"an object with schema {SCHEMA!r}", AGAIN
         )
     return data
 

@@ -190,6 +190,9 @@ def _expected(location: Sequence[str | int]) -> str:
         return ""
     if _fields(kind):
         return f"an object with the keys {', '.join(_fields(kind))}"
+    members = [member for member in typing.get_args(kind) if _fields(member)]
+    if typing.get_origin(kind) is list and members:
+        return f"a list of objects with the keys {', '.join(_fields(members[0]))}"
     return (
         kind.__name__
         if isinstance(kind, type) and not typing.get_args(kind)

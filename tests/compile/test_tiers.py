@@ -138,6 +138,13 @@ def test_traces_are_kept_and_their_errors_are_ours(tiers):
     assert len(tiers._pool.jobs) == 3
 
 
+def test_a_trace_whose_process_died_is_tried_again(tiers):
+    tiers._pool.outcome = Outcome("killed", None, "killed from outside", exit_code=-9)
+    with pytest.raises(JaxplanError, match="killed from outside"):
+        tiers.trace(PLAN.workload)
+    assert len(tiers._pool.jobs) == 2
+
+
 WARM = textwrap.dedent("""
     import sys, time
     sys.path[:0] = [sys.argv[1], sys.argv[2]]

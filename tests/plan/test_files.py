@@ -150,7 +150,7 @@ CASES = [
     (("microbatches",), 1.5, "key microbatches is 1.5. Expected a valid integer"),
     (("microbatches",), 3, "batch 16 is not divisible by data x fsdp x microbatches = 12"),
     (("microbatches",), 0, "key microbatches is 0. Expected greater than or equal to 1"),
-    (("attention",), "flash", "key attention is 'flash'. Expected 'splash', 'cudnn' or 'blockwise'"),
+    (("attention",), "flash", "key attention is 'flash'. Expected 'splash', 'cudnn', 'blockwise' or"),
     (("zero1",), "yes", "key zero1 is 'yes'. Expected a valid boolean"),
     (("zero1",), False, "rules are not those of sequence_sharding=True and zero1=False"),
     (
