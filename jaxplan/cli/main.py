@@ -43,11 +43,13 @@ def main(arguments: list[str] | None = None) -> None:
         code = app(args=arguments, standalone_mode=False)
         code = code if isinstance(code, int) else 0
     except (typer.Abort, KeyboardInterrupt):
-        code = _say("interrupted", INTERRUPTED)
+        code = INTERRUPTED
     except Exception as error:
         if debug:
             traceback.print_exc()
         code = _say(*message(error))
+    if code == INTERRUPTED:     # some versions of typer return it, others raise
+        _say("interrupted", code)
     sys.exit(code)
 
 

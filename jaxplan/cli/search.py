@@ -115,7 +115,7 @@ class Search:
                 raise
             self.progress.stopped = "interrupted"
             self.write()
-            self.say(f"Interrupted. What is known so far is in {self.folder.path}")
+            self.say(f"What is known so far is in {self.folder.path}")
             return INTERRUPTED
         return self.finish()
 

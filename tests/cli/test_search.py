@@ -168,6 +168,9 @@ def test_interrupted_it_says_where_the_results_are(run, tiny, tmp_path, monkeypa
     code, out, err = run(*tiny)
     (made,) = (tmp_path / "jaxplan-runs").iterdir()
     assert (code, out) == (130, "") and f"What is known so far is in jaxplan-runs/{made.name}" in err
+    assert err.endswith("\ninterrupted\n")
+    monkeypatch.setattr(Search, "estimate", interrupt)
+    assert run(*tiny)[2].endswith("\ninterrupted\n")
     assert json.loads((made / "search.json").read_text())["stopped"] == "interrupted"
 
 
