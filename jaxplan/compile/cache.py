@@ -12,11 +12,12 @@ import functools
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from jaxplan.plan.files import write_whole
 
 SCHEMA = "jaxplan.cache/1"
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -84,6 +85,7 @@ class Cache:
             return
         entry = {"schema": SCHEMA, "key": key, "digest": digest(value), "parts": dict(parts), "value": value}
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(entry))
         except OSError as error:
             warning = f"the cache in {self.root} cannot be written ({error.strerror or error})"
@@ -93,20 +95,6 @@ class Cache:
     def nbytes(self) -> int:
         """Bytes of all entries."""
         return sum(_sizes(self.root.rglob("*.json"))) if self.root is not None else 0
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that at every moment it is the old one or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 def _sizes(paths: Iterable[Path]) -> Iterable[int]:

@@ -225,7 +225,7 @@ class Decoder(nnx.Module):
         total = cross_entropy(tied, self.kernels.loss_chunks, self.kernels.layout)(
             self(tokens), weight, targets
         )
-        return total / tokens.size
+        return total / float(tokens.size)
 
 
 def _all_but_weights(shapes: frozenset[tuple[int, ...]]) -> Callable[..., bool]:

@@ -81,11 +81,11 @@ def from_hf_config(config: Mapping[str, Any] | str | Path) -> ModelShape:
     """
     read = Config(config, "config") if isinstance(config, Mapping) else _read(Path(config))
     kind = read.values.get("model_type")
-    if kind not in READERS:
+    if not isinstance(kind, str) or kind not in READERS:
         what = f"{read.place}: key model_type is " + ("missing" if kind is None else repr(kind))
         raise InputError(what, f"one of {', '.join(READERS)}", "a model file of your own (--model my.toml)")
     try:
-        return READERS[str(kind)](read)
+        return READERS[kind](read)
     except ValueError as error:
         raise InputError(f"{read.place}: {error}", f"a {kind} configuration") from error
 
@@ -96,7 +96,7 @@ def _read(path: Path) -> Config:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}", "a config.json") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}", "a config.json") from error
     if not isinstance(values, dict):
         raise InputError(f"{path} holds a {type(values).__name__}", "a JSON object")
