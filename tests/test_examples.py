@@ -38,7 +38,7 @@ def trained(plan: Path) -> subprocess.CompletedProcess:
 
 def test_every_example_is_tried() -> None:
     scripts = {path.stem for path in (ROOT / "examples").glob("*.py")}
-    assert scripts == {*EXAMPLES, "tiny_plan"}
+    assert scripts == {*EXAMPLES, "tiny_plan", "my_model"}
 
 
 def test_the_tiny_plan_knows_where_every_array_lies(plan: Path) -> None:
@@ -91,3 +91,15 @@ def test_a_plan_that_is_none_is_said_in_one_message(tmp_path: Path) -> None:
     done = run("linen_model", "plan.json", cwd=tmp_path)
     assert done.returncode != 0
     assert "plan.json is not valid JSON" in done.stderr.splitlines()[-1]
+
+
+def test_the_example_of_a_workload_is_searched(tmp_path: Path) -> None:
+    workload = f"{ROOT / 'examples' / 'my_model.py'}:program"
+    flags = ["--workload", workload, "--batch", "16", "--partitions", "1", "--compiles", "0", "--json"]
+    command = [sys.executable, "-m", "jaxplan", "search", "--mesh", "2x4", *flags]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["tiers"]["partition"] == {"tried": 1, "ok": 1}
+    assert any(plan["mesh"]["tensor"] > 1 or plan["mesh"]["fsdp"] > 1 for plan in result["plans"])

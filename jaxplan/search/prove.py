@@ -91,16 +91,19 @@ class _Proving:
     def next_job(self) -> tuple[Tier, int] | None:
         """The next compile that is wanted and may start, else the next partition."""
         order = self.progress.order()
+        to_partition = [row for row in order if self.open("partition", row)] if self.partitions_left() else []
         for row in [row for row in order if self.open("compile", row)][: self.compiles_wanted()]:
-            if not self.open("partition", row) and ("partition", row) not in self.pending.values():
-                return "compile", row
-            if self.open("partition", row):
+            if row in to_partition:
                 return "partition", row
-        partitioned = sum("partition" in found for found in self.progress.proofs.values())
-        partitioned += sum(tier == "partition" for tier, _ in self.pending.values())
-        if partitioned < self.limits.partitions:
-            return next((("partition", row) for row in order if self.open("partition", row)), None)
-        return None
+            if ("partition", row) not in self.pending.values():
+                return "compile", row
+        return ("partition", to_partition[0]) if to_partition else None
+
+    def partitions_left(self) -> bool:
+        """Whether more candidates may be partitioned."""
+        done = sum("partition" in found for found in self.progress.proofs.values())
+        running = sum(tier == "partition" for tier, _ in self.pending.values())
+        return done + running < self.limits.partitions
 
     def open(self, tier: Tier, row: int) -> bool:
         """Whether a tier has not been asked about a candidate, and can be."""

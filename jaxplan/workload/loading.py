@@ -16,10 +16,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import flax
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.core import meta
 
 from jaxplan.errors import InputError
 from jaxplan.plan.sharding import PRIORITY
@@ -75,7 +75,7 @@ def load(work: Workload, batch: int) -> LossFunction:
     program = _program(reference, batch, work.seq)
     found = tree_leaves(program.params)
     with user_code(reference):
-        abstract = jax.eval_shape(lambda: flax.core.meta.unbox(program.params))
+        abstract = jax.eval_shape(lambda: meta.unbox(program.params))
         batch_shapes = jax.eval_shape(lambda: program.batch)
     arrays, structure = jax.tree.flatten(abstract)
     paths = _paths([leaf.path for leaf in found for _ in range(leaf.arrays)])

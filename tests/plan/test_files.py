@@ -45,7 +45,7 @@ def test_a_machine_survives_as_through_its_own_reader(record: PlanRecord, path: 
 
 def test_every_catalogue_machine_survives(record: PlanRecord, tmp_path: Path) -> None:
     catalogue = pytest.importorskip("jaxplan.machine.catalogue")
-    from conftest import make_plan
+    from sample_plans import make_plan
 
     for mesh, chip in (("2x4", "v5e"), ("1x8", "h100"), ("2x2x1", "tpu7x")):
         machine = catalogue.machine(mesh, chip)

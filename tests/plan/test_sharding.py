@@ -5,7 +5,7 @@ from functools import cache
 
 import jax
 import pytest
-from conftest import MODEL, make_plan
+from sample_plans import MODEL, make_plan
 
 from jaxplan.plan.record import PlanRecord, leaf_specs
 from jaxplan.plan.sharding import Rules, standard_rules

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from conftest import MACHINE, make_plan, make_record
 from flax import nnx
 from flax.training.train_state import TrainState
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from sample_plans import MACHINE, make_plan, make_record
 
 import jaxplan
 from jaxplan.errors import InputError
@@ -496,7 +496,7 @@ def test_a_plan_of_one_axis_works_too() -> None:
 COMPILE_ONLY = """
 import jax, jax.numpy as jnp
 from jax.experimental import topologies
-from conftest import make_plan, make_record
+from sample_plans import make_plan, make_record
 from jaxplan.plan.devices import same_chip
 from jaxplan.plan.use import LoadedPlan
 
