@@ -31,7 +31,8 @@ class Model(nn.Module):
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
         table = nn.Embed(VOCAB, EMBED, dtype=jnp.bfloat16)
-        x = table(tokens) + self.param("positions", nn.initializers.normal(0.02), (tokens.shape[1], EMBED), jnp.bfloat16)
+        small = nn.initializers.normal(0.02)
+        x = table(tokens) + self.param("positions", small, (tokens.shape[1], EMBED), jnp.bfloat16)
         stack = nn.scan(nn.remat(Block), variable_axes={"params": 0}, split_rngs={"params": True}, length=LAYERS)
         return table.attend(nn.LayerNorm()(stack()(x, None)[0]))
 
