@@ -56,7 +56,7 @@ class _Move:
 def traffic(view: View) -> tuple[Traffic, ...]:
     """All collectives of one step, by kind, axes, phase and whether they can be prefetched."""
     found: dict[tuple[str, tuple[str, ...], Phase, bool], tuple[Terms, Terms]] = defaultdict(lambda: (Terms(), Terms()))
-    for move in [*_reads(view), *_writes(view)]:
+    for move in [*_reads(view), *_writes(view), *_updates(view)]:
         axes = tuple(axis for axis in AXES if axis in move.axes)
         key = (move.kind, axes, move.phase, not view.has_batch(move.dims))
         nbytes, count = _per_step(view, move)
@@ -115,6 +115,18 @@ def _reads(view: View) -> Iterator[_Move]:
             yield _Move("all-gather", frozenset(gathered), *about, frozenset(set(owners) - gathered), times, scope)
         if moved - gathered:
             yield _Move("all-to-all", frozenset(moved - gathered), *about, frozenset(owners), times, scope)
+
+
+def _updates(view: View) -> Iterator[_Move]:
+    """ZeRO-1: the update is computed where the optimizer's state lies, and gathered to where the parameters lie."""
+    table, names = view.table, view.names
+    for leaf in table.parameters:
+        dims = tuple(d for sequence in leaf.shape for d in sequence)
+        stored = frozenset(view.rules.storage.owners([names[d] for d in dims], AXES))
+        computed = frozenset(view.rules.storage_of_optimizer.owners([names[d] for d in dims], AXES))
+        if computed - stored:
+            nbytes = table.elements(dims) * leaf.itemsize
+            yield _Move("all-gather", computed - stored, "update", dims, nbytes, stored, 1, ())
 
 
 def operand_moves(owners: Owners, needed: Owners, stored: DimIds, read: DimIds) -> dict[str, str]:

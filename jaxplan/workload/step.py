@@ -235,4 +235,4 @@ def _accumulated(
     start = (jnp.zeros((), jnp.float32), hold(zeros, shards.params))
     (value, grads), _ = jax.lax.scan(add, start, parts)
     mean = jax.tree.map(lambda g, p: (g / microbatches.count).astype(p.dtype), grads, params)
-    return value / microbatches.count, mean
+    return value / microbatches.count, hold(mean, shards.params)

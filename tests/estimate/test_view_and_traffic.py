@@ -94,6 +94,14 @@ def test_hybrid_scatters_within_and_reduces_across():
     assert found["all-reduce", ("data",)] == pytest.approx(L * W_BYTES / 4)
 
 
+def test_zero1_gathers_the_update_once_a_step():
+    sizes = rows([2, 4, 1], 3, 1)
+    update = [t for t in traffic(view(zero1=True)) if t.phase == "update"]
+    assert [(t.kind, t.axes) for t in update] == [("all-gather", ("data",))]
+    assert update[0].nbytes.at(sizes) == pytest.approx([4 * L * D * F / 4])      # float32, fsdp keeps its part
+    assert not [t for t in traffic(view()) if t.phase == "update"]
+
+
 def test_tensor_and_fsdp_divide_each_others_bytes():
     found = bytes_of(fsdp=4, tensor=2)
     assert found["all-gather", ("fsdp",)] == pytest.approx(2 * L * W_BYTES / 2)
