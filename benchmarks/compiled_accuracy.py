@@ -18,23 +18,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from jaxplan.compile.evidence import Evidence
 from jaxplan.compile.tiers import Tiers
-from jaxplan.estimate.ledger import Estimate, estimate_of
-from jaxplan.estimate.network import Network
-from jaxplan.estimate.step import Estimator
-from jaxplan.estimate.terms import rows
-from jaxplan.estimate.view import View
+from jaxplan.estimate.ledger import Estimate
+from jaxplan.estimate.single import estimate_plan
 from jaxplan.machine import catalogue
 from jaxplan.plan.plan import MeshAxis, Plan, loss_chunks_for
 from jaxplan.plan.record import installed_versions
-from jaxplan.plan.remat import POLICIES
 from jaxplan.units import GIB
-from jaxplan.workload.cut import cut
 from jaxplan.workload.shape import Workload
-from jaxplan.workload.table import Table
 
 AXES = ("data", "fsdp", "tensor")
 OUT = Path(__file__).parent.parent / "profiling" / "calibrations" / "compiled_accuracy.json"
@@ -105,13 +97,6 @@ HELD_OUT = [
 ]  # fmt: skip
 
 
-def estimate(plan: Plan, table: Table) -> Estimate:
-    """The estimate of one plan, as the search makes it."""
-    view = View(table, plan.rules, cut(table, POLICIES[plan.remat].saved))
-    sizes = tuple(plan.sizes.values())
-    variables = rows(sizes, plan.microbatches, plan.loss_chunks)
-    network = Network(plan.machine, [sizes])  # type: ignore[list-item]
-    return estimate_of(Estimator(view, plan.machine).evaluate(variables, np.array([0]), network), 0)
 
 
 def by_axes(pairs) -> dict[str, float]:
@@ -187,7 +172,7 @@ def main() -> None:
             if future is None:
                 print(f"{case.chip}: {'; '.join(tiers.notes)}")
                 continue
-            found = row(case, plan, estimate(plan, table), future.result())
+            found = row(case, plan, estimate_plan(plan, table), future.result())
             results.append({**found, "held_out": case in HELD_OUT})
         show(results[-1])
     for name, held in (("seen", False), ("held out", True)):

@@ -107,7 +107,7 @@ def _reads(view: View) -> Iterator[_Move]:
         dims, owners = view.table.values[value].dims, view.stored(value)
         gathered, moved = set(), set()
         for run, read in readers:
-            for axis, how in operand_moves(owners, view.operation_owners(run.operation), dims, read.dims).items():
+            for axis, how in moves_of(view, run, read).items():
                 (gathered if how == "all-gather" else moved).add(axis)
         about = (phase, dims, view.table.nbytes(value))
         times = max(run.operation.times for run, _ in readers)
@@ -121,12 +121,18 @@ def _updates(view: View) -> Iterator[_Move]:
     """ZeRO-1: the update is computed where the optimizer's state lies, and gathered to where the parameters lie."""
     table, names = view.table, view.names
     for leaf in table.parameters:
-        dims = tuple(d for sequence in leaf.shape for d in sequence)
-        stored = frozenset(view.rules.storage.owners([names[d] for d in dims], AXES))
-        computed = frozenset(view.rules.storage_of_optimizer.owners([names[d] for d in dims], AXES))
+        leaf_names = [names[d] for d in leaf.dims]
+        stored = frozenset(view.rules.storage.owners(leaf_names, AXES))
+        computed = frozenset(view.rules.storage_of_optimizer.owners(leaf_names, AXES))
         if computed - stored:
-            nbytes = table.elements(dims) * leaf.itemsize
-            yield _Move("all-gather", computed - stored, "update", dims, nbytes, stored, 1, ())
+            nbytes = table.elements(leaf.dims) * leaf.itemsize
+            yield _Move("all-gather", computed - stored, "update", leaf.dims, nbytes, stored, 1, ())
+
+
+def moves_of(view: View, run: Executed, read: Read) -> dict[str, str]:
+    """How each axis that shards an operand has to move for the operation that reads it."""
+    dims = view.table.values[read.value].dims
+    return operand_moves(view.stored(read.value), view.operation_owners(run.operation), dims, read.dims)
 
 
 def operand_moves(owners: Owners, needed: Owners, stored: DimIds, read: DimIds) -> dict[str, str]:
@@ -144,12 +150,12 @@ def _writes(view: View) -> Iterator[_Move]:
     """Results: partial sums that are reduced, and results that end up elsewhere than they were made."""
     for run in view.executed:
         if run.operation.writes and run.operation.primitive not in SUMS:
-            yield from _moved_results(view, run, _summed(view, run))
+            yield from _moved_results(view, run, summed(view, run))
     for (value, _), (axes, run) in partial_sums(view)[0].items():
         yield from _reductions(view, value, axes, run)
 
 
-def _summed(view: View, run: Executed) -> frozenset[str]:
+def summed(view: View, run: Executed) -> frozenset[str]:
     """The axes over which an operation's results are partial sums."""
     op = run.operation
     return frozenset(axis for axis, dim in view.operation_owners(op).items() if dim in op.contracted)
@@ -180,24 +186,24 @@ def partial_sums(view: View) -> tuple[Partial, dict[int, frozenset[str]]]:
                     added[operand[0]] = partial.pop(operand)[0]
                 partial[result, phase] = axes.pop(), run
             continue
-        if summed := _summed(view, run):
-            partial[result, phase] = summed, run
+        if over := summed(view, run):
+            partial[result, phase] = over, run
     return partial, added
 
 
-def _moved_results(view: View, run: Executed, summed: frozenset[str]) -> Iterator[_Move]:
+def _moved_results(view: View, run: Executed, over: frozenset[str]) -> Iterator[_Move]:
     """A result whose owner is another dim than the operation's."""
     op = run.operation
     dims = view.table.values[op.writes[0]].dims
     owners = view.owners(dims)
     needed = view.operation_owners(op)
-    moved = frozenset(a for a, dim in needed.items() if a not in summed and a in owners and owners[a] != dim)
+    moved = frozenset(a for a, dim in needed.items() if a not in over and a in owners and owners[a] != dim)
     if moved:
         nbytes = view.table.nbytes(op.writes[0])
         yield _Move("all-to-all", moved, run.phase, dims, nbytes, frozenset(owners), op.times, op.scope)
 
 
-def _reductions(view: View, value: int, summed: frozenset[str], run: Executed) -> Iterator[_Move]:
+def _reductions(view: View, value: int, over: frozenset[str], run: Executed) -> Iterator[_Move]:
     """The reduction of a partial sum: scattered over the axes that the result owns, whole over the others.
 
     XLA moves an all-reduce out of the loop over microbatches (its pass `while-loop-all-reduce-code-motion`) where its
@@ -206,9 +212,9 @@ def _reductions(view: View, value: int, summed: frozenset[str], run: Executed) -
     op, dims = run.operation, view.table.values[value].dims
     owners = frozenset(view.owners(dims))
     about = (run.phase, dims, view.table.nbytes(value))
-    if summed - owners:
+    if over - owners:
         mixed = any(value in {r.value for r in o.reads} for o in view.table.operations if o.primitive in SUMS)
         hoisted = run.phase == "backward" and not op.scope and not mixed
-        yield _Move("all-reduce", summed - owners, *about, owners, op.times, op.scope, hoisted)
-    if summed & owners:
-        yield _Move("reduce-scatter", summed & owners, *about, owners - summed, op.times, op.scope)
+        yield _Move("all-reduce", over - owners, *about, owners, op.times, op.scope, hoisted)
+    if over & owners:
+        yield _Move("reduce-scatter", over & owners, *about, owners - over, op.times, op.scope)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from jaxplan.estimate.communication import operand_moves, partial_sums
+from jaxplan.estimate.communication import moves_of, partial_sums, summed
 from jaxplan.estimate.compute import HEAVY, materialized
 from jaxplan.estimate.scheduler import Scheduler
 from jaxplan.estimate.terms import Terms, total
@@ -130,12 +130,10 @@ def _reads(run: Executed, sources: dict[int, frozenset[int]]) -> set[int]:
 
 def _gathered(view: View, run: Executed, batch: bool) -> list[Part]:
     """Copies of operands, gathered or moved for an operation: of activations (`batch`) or of weights."""
-    op, parts = run.operation, []
-    needed = view.operation_owners(op)
-    for read in op.reads:
-        dims = view.table.values[read.value].dims
-        moves = operand_moves(view.owners(dims), needed, dims, read.dims)
-        if moves and view.has_batch(dims) == batch:
+    parts = []
+    for read in run.operation.reads:
+        moves = moves_of(view, run, read)
+        if moves and view.has_batch(view.table.values[read.value].dims) == batch:
             whole = view.live(read.value, without=[axis for axis, how in moves.items() if how == "all-gather"])
             parts.append((_describe(view, read.value, "gathered"), _in_chunks(view, run, read.value, whole)))
     return parts
@@ -143,11 +141,9 @@ def _gathered(view: View, run: Executed, batch: bool) -> list[Part]:
 
 def _results(view: View, run: Executed, last: dict[int, int]) -> list[Part]:
     """An operation's result before it is scattered, or one that nobody here reads."""
-    op, parts = run.operation, []
-    needed = view.operation_owners(op)
-    for value in op.writes:
-        owners = view.owners(view.table.values[value].dims)
-        scattered = {axis for axis, dim in needed.items() if dim in op.contracted and axis in owners}
+    parts = []
+    for value in run.operation.writes:
+        scattered = summed(view, run) & set(view.owners(view.table.values[value].dims))
         if scattered or value not in last:
             how = UNSCATTERED if scattered else ""
             whole = _in_chunks(view, run, value, view.live(value, without=scattered))

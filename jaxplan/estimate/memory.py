@@ -56,7 +56,7 @@ def _leaves(table: Table, rules: Rules, leaves: tuple[Leaf, ...]) -> Terms:
     parts = []
     for leaf in leaves:
         spec = rules.spec(leaf.shape, names, AXES)
-        nbytes = table.elements(tuple(d for s in leaf.shape for d in s)) * leaf.itemsize
+        nbytes = table.elements(leaf.dims) * leaf.itemsize
         parts.append(Terms.one(nbytes, **{axis: -1 for axes in spec for axis in axes}))
     return total(parts)
 

@@ -25,7 +25,7 @@ def dim_sizes(table: Table) -> dict[str, int]:
 def roles_of_dims(table: Table) -> tuple[str, ...]:
     """What the fsdp and tensor axes can shard of a program that named its dims itself, a sentence each."""
     whole = [leaf for leaf in table.parameters if _is_matrix(leaf) and not _has(table, leaf, STORAGE_DIMS)]
-    bytes_of = {id(leaf): table.elements(_dims(leaf)) * leaf.itemsize for leaf in table.parameters}
+    bytes_of = {id(leaf): table.elements(leaf.dims) * leaf.itemsize for leaf in table.parameters}
     out = [
         f"fsdp stores {_sizes(table, STORAGE_DIMS)} in parts"
         if _sizes(table, STORAGE_DIMS)
@@ -42,18 +42,14 @@ def roles_of_dims(table: Table) -> tuple[str, ...]:
 
 def _sizes(table: Table, names: Sequence[str]) -> str:
     """`heads 4, mlp 192 and 64`: the dims of these names that parameters have."""
-    present = {d for leaf in table.parameters if _is_matrix(leaf) for d in _dims(leaf)}
+    present = {d for leaf in table.parameters if _is_matrix(leaf) for d in leaf.dims}
     found = {name: sorted({table.dims[d].size for d in present if table.dims[d].name == name}) for name in names}
     return ", ".join(f"{name} {' and '.join(map(str, sizes))}" for name, sizes in found.items() if sizes)
 
 
-def _dims(leaf: Leaf) -> tuple[int, ...]:
-    return tuple(d for sequence in leaf.shape for d in sequence)
-
-
 def _has(table: Table, leaf: Leaf, names: Sequence[str]) -> bool:
-    return any(table.dims[d].name in names for d in _dims(leaf))
+    return any(table.dims[d].name in names for d in leaf.dims)
 
 
 def _is_matrix(leaf: Leaf) -> bool:
-    return len(_dims(leaf)) > 1
+    return len(leaf.dims) > 1

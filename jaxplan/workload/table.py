@@ -94,6 +94,10 @@ class Leaf:
     itemsize: int
     dtype: str = ""
 
+    @cached_property
+    def dims(self) -> DimIds:
+        return tuple(d for sequence in self.shape for d in sequence)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -146,7 +150,7 @@ class Table:
 
     @property
     def parameter_count(self) -> int:
-        return sum(self.elements(tuple(d for s in leaf.shape for d in s)) for leaf in self.parameters)
+        return sum(self.elements(leaf.dims) for leaf in self.parameters)
 
     def to_json(self) -> dict:
         return dataclasses.asdict(self)

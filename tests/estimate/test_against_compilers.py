@@ -3,20 +3,13 @@
 Bars of memory and collectives as in benchmarks/compiled_accuracy.py, which compares 24 large plans by hand.
 """
 
-import numpy as np
 import pytest
 
 from jaxplan.compile.environment import available
 from jaxplan.compile.tiers import Tiers
-from jaxplan.estimate.ledger import estimate_of
-from jaxplan.estimate.network import Network
-from jaxplan.estimate.step import Estimator
-from jaxplan.estimate.terms import rows
-from jaxplan.estimate.view import View
+from jaxplan.estimate.single import estimate_plan
 from jaxplan.machine import catalogue
 from jaxplan.plan.plan import MeshAxis, Plan, loss_chunks_for
-from jaxplan.plan.remat import POLICIES
-from jaxplan.workload.cut import cut
 from jaxplan.workload.shape import ModelShape, Workload
 
 MODEL = ModelShape("medium", layers=8, embed=1024, mlp=4096, heads=8, kv_heads=4, head_dim=128, vocab=32768)
@@ -51,15 +44,10 @@ def comparisons():
     with Tiers(plans[0].machine) as tiers:
         table = tiers.trace(WORK)
         futures = [tiers.compile(plan) for plan in plans]
-        return [(plan, estimate(plan, table), future.result()) for plan, future in zip(plans, futures, strict=True)]
+        found = [future.result() for future in futures]
+    return [(plan, estimate_plan(plan, table), evidence) for plan, evidence in zip(plans, found, strict=True)]
 
 
-def estimate(plan, table):
-    view = View(table, plan.rules, cut(table, POLICIES[plan.remat].saved))
-    sizes = tuple(plan.sizes.values())
-    row = rows(sizes, plan.microbatches, plan.loss_chunks)
-    network = Network(plan.machine, [sizes])
-    return estimate_of(Estimator(view, plan.machine).evaluate(row, np.array([0]), network), 0)
 
 
 @pytest.mark.parametrize("case", range(len(PLANS)))
