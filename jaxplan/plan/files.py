@@ -232,6 +232,11 @@ def _record(file: PlanFile) -> PlanRecord:
         zero1=file.zero1,
         sequence_sharding=file.sequence_sharding,
         loss_chunks=file.loss_chunks,
+        zero2=file.zero2,
+        context_attention=file.context_attention,
+        schedule=file.schedule,
+        repeats=file.repeats,
+        offload_optimizer=file.offload_optimizer,
         compiler_flags=file.compiler_flags,
     )
     known = policies_of(file.workload)
@@ -262,7 +267,7 @@ def _check_machine(data: Mapping[str, Any], file: PlanFile) -> None:
 
 
 def _check_rules(file: PlanFile, plan: Plan) -> None:
-    for name, axes in (*file.rules.compute.items(), *file.rules.optimizer.items()):
+    for name, axes in (*file.rules.compute.items(), *file.rules.optimizer.items(), *file.rules.gradients.items()):
         for axis in axes:
             if axis not in plan.sizes:
                 raise ValueError(

@@ -10,13 +10,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from jaxplan.machine.topology import Machine
-from jaxplan.plan.sharding import Rules, standard_rules
+from jaxplan.plan.sharding import AXES, ROLE_OF_AXIS, Rules, standard_rules
 from jaxplan.workload.shape import Workload
 
 MAX_LOGITS = 2**28      # elements: 1 GiB of float32 logits beside what else lives while the loss runs
 LANES = 128             # width of a TPU register and of a GPU matmul's tile
 
 ROLES = ("data", "fsdp", "tensor", "context", "expert", "stage")
+ALWAYS = ("data", "fsdp", "tensor")         # axes that every plan has, if only of size 1
+BATCH_AXES = ("data", "fsdp", "expert")     # over which a microbatch's rows lie inside of the layers
+CONTEXT_ATTENTION = ("ring", "ulysses")
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,16 @@ class Plan:
     Attributes:
         axes: the mesh's axes, outermost first; their sizes multiply up to the machine's devices.
         zero1: optimizer state sharded over `data` as well.
+        zero2: gradients sharded over `data` as well.
         sequence_sharding: the residual stream is sharded over `tensor` along the sequence between blocks.
+        context_attention: how attention sees all keys where the sequence is sharded over `context`: `ring` (keys and
+            values go round) or `ulysses` (sequence shards are exchanged for heads).
+        schedule, repeats: the order of microbatches over `stage` (`plan.schedule`), and how many separate pieces of
+            the model each stage has.
+        offload_optimizer: the optimizer's state lies in the host's memory between updates.
         remat: the rematerialization policy's name (`plan.remat`).
-        microbatches: sequential parts of the global batch, their gradients accumulated.
+        microbatches: sequential parts of the global batch: their gradients are accumulated, or, where there are stages,
+            they follow each other through them.
         loss_chunks: sequential parts of a device's vocabulary in which logits are made, so that they do not dominate.
         attention: the kernel: `splash` (TPU), `cudnn` (NVIDIA), `blockwise` (anywhere), `as-written` (users').
         compiler_flags: XLA options that the step is compiled with.
@@ -58,10 +68,15 @@ class Plan:
     zero1: bool = False
     sequence_sharding: bool = True
     loss_chunks: int = 1
+    zero2: bool = False
+    context_attention: str = "ring"
+    schedule: str = "gpipe"
+    repeats: int = 1
+    offload_optimizer: bool = False
     compiler_flags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("microbatches", "loss_chunks"):
+        for name in ("microbatches", "loss_chunks", "repeats"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         size = math.prod(axis.size for axis in self.axes)
@@ -71,11 +86,16 @@ class Plan:
             )
         if len({axis.name for axis in self.axes}) != len(self.axes):
             raise ValueError(f"mesh axes must have different names, got {[axis.name for axis in self.axes]}")
-        shards = self.size_of_role("data") * self.size_of_role("fsdp") * self.microbatches
-        if self.workload.batch % shards:
+        if self.context_attention not in CONTEXT_ATTENTION:
             raise ValueError(
-                f"batch {self.workload.batch} is not divisible by data x fsdp x microbatches = {shards}"
+                f"context_attention must be one of {', '.join(CONTEXT_ATTENTION)}, got {self.context_attention!r}"
             )
+        for count, words in ((self.microbatches, "microbatches"), (self.stages, "stage")):
+            if self.workload.batch % (self.batch_shards * count):
+                axes = " x ".join(axis for axis in BATCH_AXES if axis in self.sizes)
+                raise ValueError(
+                    f"batch {self.workload.batch} is not divisible by {axes} x {words} = {self.batch_shards * count}"
+                )
 
     def size_of_role(self, role: str) -> int:
         """Product of the sizes of the axes with that role (1 where there is none)."""
@@ -90,15 +110,29 @@ class Plan:
     def roles(self) -> dict[str, str]:
         return {axis.name: axis.role for axis in self.axes}
 
+    def size(self, axis: str) -> int:
+        """Size of the axis of that name, 1 where the mesh has none."""
+        return self.sizes.get(axis, 1)
+
     @property
+    def stages(self) -> int:
+        return self.size("stage")
+
+    @property
+    def batch_shards(self) -> int:
+        """Into how many parts a microbatch's rows are cut inside of the layers."""
+        return math.prod(self.size(axis) for axis in BATCH_AXES)
+
+    @cached_property
     def rules(self) -> Rules:
-        return standard_rules(self.sequence_sharding, self.zero1)
+        model = self.workload.model
+        experts = model is not None and model.experts is not None
+        return standard_rules(self.sequence_sharding, self.zero1, self.zero2, experts).on(self.sizes)
 
     @property
     def local_sequences(self) -> int:
         """Sequences of one microbatch on one batch shard."""
-        shards = self.size_of_role("data") * self.size_of_role("fsdp") * self.microbatches
-        return self.workload.batch // shards
+        return self.workload.batch // (self.batch_shards * self.microbatches)
 
     @property
     def label(self) -> str:
@@ -119,13 +153,31 @@ class Plan:
             "loss_chunks": self.loss_chunks,
             "attention": self.attention,
             "zero1": self.zero1,
+            "zero2": self.zero2,
             "sequence_sharding": self.sequence_sharding,
+            "context_attention": self.context_attention,
+            "schedule": self.schedule,
+            "repeats": self.repeats,
+            "offload_optimizer": self.offload_optimizer,
             "compiler_flags": dict(self.compiler_flags),
         }
 
     @cached_property
     def fingerprint(self) -> str:
         return hashlib.sha256(json.dumps(self.decisions(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def mesh_axes(sizes: Mapping[str, int]) -> tuple[MeshAxis, ...]:
+    """The mesh of these sizes by axis (`plan.sharding.AXES`): those larger than 1, and the three that every plan has.
+
+    Raises:
+        ValueError: an axis of another name.
+    """
+    unknown = set(sizes) - set(AXES)
+    if unknown:
+        raise ValueError(f"axes must be among {', '.join(AXES)}, got {', '.join(sorted(unknown))}")
+    found = [(axis, sizes.get(axis, 1)) for axis in AXES]
+    return tuple(MeshAxis(a, size, ROLE_OF_AXIS[a]) for a, size in found if size > 1 or a in ALWAYS)
 
 
 @lru_cache

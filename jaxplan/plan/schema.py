@@ -56,6 +56,7 @@ class AxisSection(Section):
 class RulesSection(Section):
     compute: dict[str, list[str]]
     optimizer: dict[str, list[str]]
+    gradients: dict[str, list[str]]
     priority: list[str]
 
 
@@ -134,6 +135,11 @@ class PlanFile(Section):
     attention: Literal["splash", "cudnn", "blockwise", "as-written"]
     zero1: bool
     sequence_sharding: bool
+    zero2: bool
+    context_attention: Literal["ring", "ulysses"]
+    schedule: str
+    repeats: Count
+    offload_optimizer: bool
     compiler_flags: dict[str, str]
     rules: RulesSection
     memory_bytes: MemorySection | None

@@ -5,7 +5,7 @@ several dims of it have a rule for the same axis, the one that comes first in `P
 
 - fully-sharded storage is `embed -> fsdp` at the lowest priority: a weight has no `batch`, so `embed` owns `fsdp`; an
   activation has, so `batch` does, and the weight is gathered where the two meet;
-- a vector (a norm's scale, a bias) has one dim beside `layers` and is never sharded;
+- a vector (a norm's scale, a bias) has one dim beside `layers` and is sharded by its layers alone;
 - sequence sharding at the boundary is `seq -> tensor` below `heads` and `mlp`: inside a block the heads or the hidden
   units own `tensor`, between blocks the sequence does.
 """
@@ -13,14 +13,23 @@ several dims of it have a rule for the same axis, the one that comes first in `P
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxplan.workload.table import Shape
 
 Spec = tuple[tuple[str, ...], ...]      # one tuple of mesh axes per tensor dimension; () is not sharded
 
-ACTIVATION_DIMS = ("batch", "seq")     # that only activations have
-PRIORITY = ("batch", "expert", "heads", "kv_heads", "mlp", "vocab", "seq", "embed")
+#: Every mesh axis that a plan can have, outermost first. An axis is named after its role, but for `group`, which has the
+#: role `tensor` as well: it splits the query heads of one key-value head, which is then on several devices.
+AXES = ("stage", "data", "fsdp", "expert", "context", "tensor", "group")
+ROLE_OF_AXIS = {axis: axis for axis in AXES} | {"group": "tensor"}
+
+ACTIVATION_DIMS = ("batch", "seq", "slot")     # that only activations have
+PRIORITY = (
+    *("layers", "expert", "batch", "heads", "kv_heads", "group", "mlp", "vocab"),
+    *("seq", "slot", "embed"),
+)
+TENSOR_AXES = ("tensor", "group")
 
 
 @dataclass(frozen=True)
@@ -30,11 +39,13 @@ class Rules:
     Attributes:
         compute: rules that hold in operations, and in the storage of everything but the optimizer.
         optimizer: rules that replace those of `compute` in the optimizer's state (ZeRO-1: `embed` also over `data`).
+        gradients: the same for gradients that are kept over microbatches (ZeRO-2).
         priority: dim names, the first owner of a contested axis first; unnamed dims come last.
     """
 
     compute: Mapping[str, tuple[str, ...]]
     optimizer: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gradients: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     priority: tuple[str, ...] = PRIORITY
 
     @property
@@ -45,22 +56,38 @@ class Rules:
         table of positions.
         """
         kept = {name: axes for name, axes in self.compute.items() if name not in ACTIVATION_DIMS}
-        return Rules(kept, self.optimizer, self.priority)
+        return replace(self, compute=kept)
 
     @property
     def storage_of_optimizer(self) -> Rules:
         """The rules under which the optimizer's state is kept: its own in place of the parameters'."""
-        return Rules({**self.storage.compute, **self.optimizer}, {}, self.priority)
+        return Rules({**self.storage.compute, **self.optimizer}, priority=self.priority)
+
+    @property
+    def storage_of_gradients(self) -> Rules:
+        """The rules under which gradients are kept until the update."""
+        return Rules({**self.storage.compute, **self.gradients}, priority=self.priority)
 
     @property
     def input(self) -> Rules:
         """The rules under which a batch arrives: whole sequences, which is what an input pipeline delivers."""
-        return Rules({"batch": self.compute.get("batch", ())}, {}, self.priority)
+        return Rules({"batch": self.compute.get("batch", ())}, priority=self.priority)
+
+    def on(self, axes: Iterable[str]) -> Rules:
+        """The same rules on a mesh that has these axes only."""
+        kept = set(axes)
+
+        def cut(rules: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+            found = {name: tuple(axis for axis in mine if axis in kept) for name, mine in rules.items()}
+            return {name: mine for name, mine in found.items() if mine}
+
+        return Rules(cut(self.compute), cut(self.optimizer), cut(self.gradients), self.priority)
 
     def owners(self, names: Sequence[str], axes: Iterable[str]) -> dict[str, int]:
         """For each mesh axis, the position in `names` of the dim that it shards; axes that shard none are left out."""
         if sum(name != "layers" for name in names) < 2 and "batch" not in names:
-            return {}       # a vector (a norm's scale, a bias): gathering it would cost more than it saves
+            # a vector (a norm's scale, a bias): gathering it would cost more than it saves
+            names = [name if name == "layers" else "" for name in names]
         rank = {name: i for i, name in enumerate(self.priority)}
         found: dict[str, int] = {}
         for axis in axes:
@@ -95,6 +122,7 @@ class Rules:
         return {
             "compute": {k: list(v) for k, v in self.compute.items()},
             "optimizer": {k: list(v) for k, v in self.optimizer.items()},
+            "gradients": {k: list(v) for k, v in self.gradients.items()},
             "priority": list(self.priority),
         }
 
@@ -103,26 +131,41 @@ class Rules:
         return cls(
             {k: tuple(v) for k, v in data["compute"].items()},
             {k: tuple(v) for k, v in data["optimizer"].items()},
+            {k: tuple(v) for k, v in data["gradients"].items()},
             tuple(data["priority"]),
         )
 
 
-def standard_rules(sequence_sharding: bool, zero1: bool) -> Rules:
-    """The rules of data, fsdp and tensor parallelism.
+def standard_rules(
+    sequence_sharding: bool, zero1: bool, zero2: bool = False, experts: bool = False
+) -> Rules:
+    """The rules of every role, over all `AXES`; `Rules.on` leaves those of a mesh.
+
+    A microbatch's rows lie over every axis that is no tensor or context axis: `expert` computes on rows outside of the
+    experts, `stage` outside of the layers. What stores weights in parts (`embed`) are those axes and `context`, but for
+    `data`, which replicates: fully-sharded inside of a group, replicated over groups (HSDP).
 
     Args:
-        sequence_sharding: shard the residual stream's sequence over `tensor` between blocks
+        sequence_sharding: shard the residual stream's sequence over the tensor axes between blocks
             (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2).
         zero1: shard the optimizer's state over `data` as well (Rajbhandari et al. 2020, arXiv:1910.02054, section 5.1).
+        zero2: the gradients that are kept over microbatches, too (the same, section 5.2).
+        experts: the model has a mixture of experts.
     """
+    sequence = ("context", *TENSOR_AXES) if sequence_sharding else ("context",)
+    stored = ("fsdp", "context", "expert", "stage")
     compute = {
-        "batch": ("data", "fsdp"),
-        "heads": ("tensor",),
+        "layers": ("stage",),
+        "batch": ("data", "fsdp", "expert", "stage"),
+        "heads": TENSOR_AXES,
         "kv_heads": ("tensor",),
-        "mlp": ("tensor",),
-        "vocab": ("tensor",),
-        "embed": ("fsdp",),
+        "group": ("group",),
+        "mlp": TENSOR_AXES,
+        "vocab": TENSOR_AXES,
+        "seq": sequence,
+        "embed": stored,
     }
-    if sequence_sharding:
-        compute["seq"] = ("tensor",)
-    return Rules(compute, {"embed": ("fsdp", "data")} if zero1 else {})
+    if experts:
+        compute |= {"expert": ("expert",), "slot": sequence}
+    over_data = {"embed": (*stored, "data")}
+    return Rules(compute, over_data if zero1 else {}, over_data if zero2 else {})

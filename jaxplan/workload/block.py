@@ -30,6 +30,7 @@ class Block:
     Attributes:
         attend: causal attention of (B, S, N, H) with (B, S, K, H) twice.
         constrain: holds a value in the plan's sharding of its dims; the identity without a mesh.
+        enter, leave: before and after the part of a block that tensor axes share (`Layout.enter`).
         weight: the named weight as the block computes with it: cast to the compute dtype, then gathered.
     """
 
@@ -37,6 +38,8 @@ class Block:
     attend: Attention
     constrain: Callable[[jax.Array, Names], jax.Array]
     weight: Callable[[str, jax.Array], jax.Array]
+    enter: Callable[[jax.Array, Names], jax.Array]
+    leave: Callable[[jax.Array, Names], jax.Array]
 
     def __call__(
         self, x: jax.Array, weights: Weights, rotary: tuple[jax.Array, jax.Array] | None
@@ -54,6 +57,7 @@ class Block:
         return norm(x, w[name], w.get(name + "_bias"), self.shape) if name in w else x
 
     def _attention(self, x: jax.Array, w: Weights, rotary: tuple[jax.Array, jax.Array] | None) -> jax.Array:
+        x = self.enter(x, STREAM)
         query, key, value = (
             self.constrain(_biased(jnp.einsum("bsd,dnh->bsnh", x, w[name]), w, name), dims)
             for name, dims in (("query", QUERY), ("key", KEY), ("value", KEY))
@@ -68,10 +72,11 @@ class Block:
             checkpoint_name(q, name) for q, name in ((query, "query"), (key, "key"), (value, "value"))
         )
         attended = self.attend(query, key, value)
-        out = jnp.einsum("bsnh,dnh->bsd", attended, w["output"])
+        out = self.leave(jnp.einsum("bsnh,dnh->bsd", attended, w["output"]), STREAM)
         return checkpoint_name(_biased(out, w, "output"), "attention_output")
 
     def _feed_forward(self, x: jax.Array, w: Weights) -> jax.Array:
+        x = self.enter(x, STREAM)
         up = _biased(jnp.einsum("bsd,df->bsf", x, w["up"]), w, "up")
         up = checkpoint_name(self.constrain(up, HIDDEN), "mlp_up")
         if self.shape.gated:
@@ -80,7 +85,7 @@ class Block:
             hidden = _ACTIVATIONS[self.shape.activation](gate) * up
         else:
             hidden = _ACTIVATIONS[self.shape.activation](up)
-        out = jnp.einsum("bsf,df->bsd", hidden, w["down"])
+        out = self.leave(jnp.einsum("bsf,df->bsd", hidden, w["down"]), STREAM)
         return checkpoint_name(_biased(out, w, "down"), "mlp_output")
 
 

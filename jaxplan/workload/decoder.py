@@ -181,7 +181,9 @@ class Decoder(nnx.Module):
     def _blocks(self, constrain: Callable[[jax.Array, Names], jax.Array]) -> Callable[[jax.Array], jax.Array]:
         """All blocks in a row, each under the remat policy."""
         attend = attention(self.kernels.attention, self.kernels.layout)
-        block = Block(self.shape, attend, constrain, self._weight)
+        layout = self.kernels.layout
+        enter, leave = (_unconstrained, _unconstrained) if layout is None else (layout.enter, layout.leave)
+        block = Block(self.shape, attend, constrain, self._weight, enter, leave)
         policy = self._policy()
         weights = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
 

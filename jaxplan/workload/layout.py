@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from jaxplan.plan.sharding import Rules
+from jaxplan.plan.sharding import TENSOR_AXES, Rules
 
 Names = Sequence[str | None]
 
@@ -19,10 +19,16 @@ class Layout:
     """The mesh that a program runs on and the rules that lay its dims over it.
 
     A layout is compared by identity: it is a static part of a program.
+
+    Attributes:
+        manual: the program runs inside a shard_map over all axes: arrays are local shards, what moves is written out
+            (`enter`, `leave`, `gathered`) and constraints say nothing. Otherwise XLA's partitioner moves what
+            constraints imply.
     """
 
     mesh: Mesh
     rules: Rules
+    manual: bool = False
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -55,14 +61,16 @@ class Layout:
         return NamedSharding(self.mesh, spec)
 
     def gathered(self, weight: jax.Array, names: Names, dtype: DTypeLike) -> jax.Array:
-        """A stored weight as operations on the batch read it: cast, then gathered; its gradient scattered.
+        """A layer's stored weight as operations on the batch read it: cast, then gathered; its gradient scattered.
 
         A bare sharding constraint would hold the cotangent in the gathered sharding, too: a full all-reduce.
         """
-        stored = self.parameter_spec(names)
+        if self.manual:
+            return self._gathered_here(weight, names, dtype)
+        stored = self._layer_spec(names)
         sequences = tuple((i,) for i in range(len(names)))
-        known = [*(name or "" for name in names), "batch"]
-        used = _partition_spec(self.rules.spec(sequences, known, self.axes, context=(len(names),)))
+        known = [*(name or "" for name in names), "batch", "seq"]
+        used = _partition_spec(self.rules.spec(sequences, known, self.axes, context=(len(names), len(names) + 1)))
         if used == stored:
             return weight.astype(dtype)
         here, there = self.sharding(stored), self.sharding(used)
@@ -80,8 +88,44 @@ class Layout:
         use.defvjp(lambda weight: (gather(weight), None), use_backward)
         return use(weight)
 
+    def _gathered_here(self, weight: jax.Array, names: Names, dtype: DTypeLike) -> jax.Array:
+        """The local shard cast and gathered over what stores it in parts; its cotangent is reduced and scattered."""
+        weight = weight.astype(dtype)
+        stored, used = self._layer_spec(names), self._layer_spec([n if n != "embed" else None for n in names])
+        for position, (held, kept) in enumerate(zip(stored, used, strict=True)):
+            if held != kept:
+                axes = held if isinstance(held, tuple) else (held,)
+                weight = jax.lax.all_gather(weight, axes, axis=position, tiled=True)
+        return weight
+
+    def _layer_spec(self, names: Names) -> PartitionSpec:
+        """Where one layer of a stacked parameter is stored, its dim `layers` left out."""
+        return PartitionSpec(*self.parameter_spec(["layers", *names])[1:])
+
+    def sequence_axes(self, names: Names) -> tuple[str, ...]:
+        """The axes over which an activation's sequence is sharded between blocks, but not inside of them."""
+        between = self.axes_of("seq", [name if name in ("batch", "seq", "embed") else None for name in names])
+        return tuple(axis for axis in between if axis in TENSOR_AXES)
+
+    def enter(self, value: jax.Array, names: Names) -> jax.Array:
+        """An activation with the whole sequence that a block's tensor-parallel part computes on.
+
+        Left to XLA where the layout is automatic (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2).
+        """
+        if not self.manual or not (axes := self.sequence_axes(names)):
+            return value
+        return jax.lax.all_gather(value, axes, axis=list(names).index("seq"), tiled=True)
+
+    def leave(self, value: jax.Array, names: Names) -> jax.Array:
+        """Partial sums of a block's tensor-parallel part, added up and scattered along the sequence."""
+        if not self.manual or not (axes := self.sequence_axes(names)):
+            return value
+        return jax.lax.psum_scatter(value, axes, scatter_dimension=list(names).index("seq"), tiled=True)
+
     def constrain(self, value: jax.Array, names: Names) -> jax.Array:
         """The value, held in the layout's sharding of these dims."""
+        if self.manual:
+            return value
         return jax.lax.with_sharding_constraint(value, self.sharding(self.spec(names)))
 
 

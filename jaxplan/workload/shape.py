@@ -104,6 +104,10 @@ class Workload:
     `reference` says where the program comes from: `decoder` is the Flax reference decoder built from `model`,
     anything else is `file.py:name`, a user's own program (`jaxplan.workload.user`), of which `program_hash` is the
     text's hash.
+
+    Of a mixture of experts: `dispatch` says whether an expert takes at most `capacity_factor` times its even share of
+    a group of tokens (`capacity`; Lepikhin et al. 2020, arXiv:2006.16668, section 2.2) or whatever comes (`dropless`;
+    Gale et al. 2022, arXiv:2211.15841); `hot_expert_factor` how many times its even share the busiest device gets.
     """
 
     model: ModelShape | None
@@ -114,10 +118,15 @@ class Workload:
     compute_dtype: str = "bfloat16"
     reference: str = "decoder"
     program_hash: str = ""
+    dispatch: Literal["capacity", "dropless"] = "capacity"
+    capacity_factor: float = 1.25
+    hot_expert_factor: float = 1.0
     defaults: tuple[str, ...] = field(default=(), compare=False)   # which of these were assumed, to be said once
 
     def __post_init__(self) -> None:
         _require(self.batch > 0 and self.seq > 0, f"batch and seq must be positive, got {self.batch} and {self.seq}")
+        for name in ("capacity_factor", "hot_expert_factor"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
 
     @property
     def name(self) -> str:
