@@ -19,8 +19,8 @@ from jaxplan.workload.table import Shape
 
 Spec = tuple[tuple[str, ...], ...]      # one tuple of mesh axes per tensor dimension; () is not sharded
 
-#: Every mesh axis that a plan can have, outermost first. An axis is named after its role, but for `group`, which has the
-#: role `tensor` as well: it splits the query heads of one key-value head, which is then on several devices.
+#: Every mesh axis that a plan can have, outermost first. An axis is named after its role, but for `group`, which has
+#: the role `tensor` as well: it splits the query heads of one key-value head, which is then on several devices.
 AXES = ("stage", "data", "fsdp", "expert", "context", "tensor", "group")
 ROLE_OF_AXIS = {axis: axis for axis in AXES} | {"group": "tensor"}
 

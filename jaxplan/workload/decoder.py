@@ -12,22 +12,21 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxplan.errors import InputError
 from jaxplan.plan.remat import POLICIES
 from jaxplan.workload.block import STREAM, Block, norm, rotary_angles
+from jaxplan.workload.checkpoint import checkpoint_policy
 from jaxplan.workload.kernels.attention import attention
 from jaxplan.workload.kernels.embedding import lookup
 from jaxplan.workload.kernels.loss import cross_entropy
 from jaxplan.workload.layout import Layout, Names
 from jaxplan.workload.shape import ModelShape
+from jaxplan.workload.weights import block_dims, dim_sizes, initial, parameter_dims
 
 Tree = dict[str, Any]
-QUERY = ("embed", "heads", "head_dim")
-KEY = ("embed", "kv_heads", "head_dim")
 BATCH_DIMS: Tree = {"tokens": ("batch", "seq"), "targets": ("batch", "seq")}
 
 
@@ -44,78 +43,6 @@ class Kernels:
     attention: str = "blockwise"
     loss_chunks: int = 1
     layout: Layout | None = None
-
-
-def parameter_dims(shape: ModelShape) -> Tree:
-    """The names of every parameter's dims, as a tree of the parameters' structure.
-
-    Raises:
-        InputError: the shape has mixture-of-experts layers or latent attention.
-    """
-    for present, what in (
-        (shape.experts, "mixture-of-experts layers"),
-        (shape.latent_attention, "latent attention"),
-    ):
-        if present is not None:
-            raise InputError(f"{shape.name} is not runnable yet: the reference decoder has no {what}")
-    layers = {name: ("layers", *dims) for name, dims in _block_dims(shape).items()}
-    top: Tree = {"embedding": ("vocab", "embed"), "layers": layers} | _norm_dims(shape, "final_norm")
-    if not shape.tied_embeddings:
-        top["unembed"] = ("embed", "vocab")
-    if shape.positions == "learned":
-        top["positions"] = ("positions", "embed")
-    return top
-
-
-def _norm_dims(shape: ModelShape, name: str, dim: str = "embed") -> dict[str, Names]:
-    dims: dict[str, Names] = {name: (dim,)}
-    if shape.norm == "layernorm":
-        dims[name + "_bias"] = (dim,)
-    return dims
-
-
-def _block_dims(shape: ModelShape) -> dict[str, Names]:
-    dims: dict[str, Names] = {"query": QUERY, "key": KEY, "value": KEY, "output": QUERY}
-    dims |= {"up": ("embed", "mlp"), "down": ("embed", "mlp")}
-    if shape.gated:
-        dims["gate"] = ("embed", "mlp")
-    for name in ("attention_norm", "mlp_norm"):
-        dims |= _norm_dims(shape, name)
-    if shape.post_norms:
-        dims |= _norm_dims(shape, "attention_post_norm") | _norm_dims(shape, "mlp_post_norm")
-    if shape.qk_norm:
-        dims |= {"query_norm": ("head_dim",), "key_norm": ("head_dim",)}
-    biased = [(name, dims[name][1:]) for name in ("query", "key", "value") if shape.attention_bias]
-    biased += [("output", ("embed",))] if shape.output_bias else []
-    biased += (
-        [(n, dims[n][1:]) for n in ("gate", "up") if n in dims] + [("down", ("embed",))]
-        if shape.mlp_bias
-        else []
-    )
-    return dims | {name + "_bias": bias for name, bias in biased}
-
-
-def dim_sizes(shape: ModelShape) -> dict[str, int]:
-    """The size of every dim that a parameter has."""
-    names = ("layers", "embed", "mlp", "heads", "kv_heads", "head_dim", "vocab")
-    return {name: getattr(shape, name) for name in names} | {"positions": shape.max_positions}
-
-
-def _contracted(name: str) -> tuple[str, ...]:
-    return {"output": ("heads", "head_dim"), "down": ("mlp",), "embedding": (), "positions": ()}.get(
-        name, ("embed",)
-    )
-
-
-def _initial(key: jax.Array, name: str, dims: Names, sizes: dict[str, int], dtype: DTypeLike) -> jax.Array:
-    """Ones for norm scales, zeros for biases, else normal with variance 1 / fan-in."""
-    shape = tuple(sizes[dim or ""] for dim in dims)
-    if name.endswith("_bias"):
-        return jnp.zeros(shape, dtype)
-    if name.endswith("_norm"):
-        return jnp.ones(shape, dtype)
-    fan_in = np.prod([sizes[dim] for dim in _contracted(name)]) if _contracted(name) else sizes["embed"]
-    return jax.random.normal(key, shape, dtype) * jnp.asarray(fan_in**-0.5, dtype)
 
 
 class Stack(nnx.Module):
@@ -162,7 +89,7 @@ class Decoder(nnx.Module):
         for owner, tree in ((self, parameter_dims(shape)), (self.layers, parameter_dims(shape)["layers"])):
             for name, dims in sorted(tree.items()):
                 if isinstance(dims, tuple):
-                    value = _initial(rngs.params(), name, dims, sizes, parameter_dtype)
+                    value = initial(rngs.params(), name, dims, sizes, parameter_dtype)
                     # not sharded eagerly: a plan shards the state, and an abstract decoder needs no mesh
                     setattr(owner, name, nnx.Param(value, out_sharding=dims, eager_sharding=False))
 
@@ -184,7 +111,7 @@ class Decoder(nnx.Module):
         layout = self.kernels.layout
         enter, leave = (_unconstrained, _unconstrained) if layout is None else (layout.enter, layout.leave)
         block = Block(self.shape, attend, constrain, self._weight, enter, leave)
-        policy = self._policy()
+        policy = checkpoint_policy(self.remat, self.shape, self.kernels.layout is not None)
         weights = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
 
         def run(x: jax.Array) -> jax.Array:
@@ -207,18 +134,7 @@ class Decoder(nnx.Module):
         layout = self.kernels.layout
         if layout is None:
             return value.astype(self.compute_dtype)
-        return layout.gathered(value, _block_dims(self.shape)[name], self.compute_dtype)
-
-    def _policy(self) -> Callable[..., bool] | None:
-        """What the blocks' checkpoint keeps; None: no checkpoint."""
-        saved = POLICIES[self.remat].saved
-        if saved is not None:
-            return jax.checkpoint_policies.save_only_these_names(*sorted(saved))
-        if self.kernels.layout is None:
-            return None
-        sizes = dim_sizes(self.shape)
-        dims = _block_dims(self.shape).values()
-        return _all_but_weights(frozenset(tuple(sizes[dim or ""] for dim in names) for names in dims))
+        return layout.gathered(value, block_dims(self.shape)[name], self.compute_dtype)
 
     def loss(self, tokens: jax.Array, targets: jax.Array) -> jax.Array:
         """Mean cross-entropy over all tokens, a float32 scalar; `targets` (B, S): the tokens to predict."""
@@ -228,19 +144,6 @@ class Decoder(nnx.Module):
             self(tokens), weight, targets
         )
         return total / float(tokens.size)
-
-
-def _all_but_weights(shapes: frozenset[tuple[int, ...]]) -> Callable[..., bool]:
-    """Keeps every value but weights as they are computed with, which have these shapes.
-
-    A cast or gathered weight that is kept for the backward pass, of every layer, would undo its sharding.
-    """
-
-    def keep(primitive: Any, *values: Any, **_: Any) -> bool:
-        of_weight = bool(values) and getattr(values[0], "shape", None) in shapes
-        return not (of_weight and primitive.name in ("convert_element_type", "sharding_constraint"))
-
-    return keep
 
 
 def _unconstrained(value: jax.Array, names: Names) -> jax.Array:
