@@ -37,9 +37,12 @@ INTERRUPTED = 130       # 128 + SIGINT, as shells report it
 
 
 def search(
-    mesh: Annotated[str, typer.Option(help="physical shape: a TPU slice (8x16) or HOSTSxCHIPS for GPUs (16x8)")],
+    mesh: Annotated[
+        str, typer.Option(help="physical shape: a TPU slice (8x16), slices (2x(8x16)), HOSTSxCHIPS for GPUs (16x8)")
+    ],
     chip: Annotated[str | None, typer.Option(help="v5e, h100, ...; see `jaxplan catalog chips`")] = None,
     machine: Annotated[str | None, typer.Option(help="machine family or a TOML file of yours")] = None,
+    slices: Annotated[int | None, typer.Option(help="how many slices of --mesh, joined by data-centre network")] = None,
     model: Annotated[str | None, typer.Option(help="a model of the catalogue, or a TOML file of yours")] = None,
     hf: Annotated[Path | None, typer.Option(help="a Hugging Face config.json")] = None,
     program: Annotated[
@@ -64,7 +67,7 @@ def search(
     for name, (value, least) in counts.items():
         if value < least:
             raise InputError(f"--{name} {value}", f"at least {least}")
-    target = catalogue.machine(mesh, chip, machine)
+    target = catalogue.machine(mesh, chip, machine, slices)
     workload = workload_of(target, model, hf, program, batch, seq, optimizer)
     limits = Limits(top, partitions, compiles, jobs)
     job = Search(target, workload, objective, limits, out, as_json)

@@ -2,7 +2,7 @@
 called.
 
 Device order is the machine's canonical one (`jaxplan.machine.placement`): TPU devices by their physical
-coordinates, the core of a chip fastest, then x, y, z; GPUs and virtual CPU devices by their number.
+coordinates, the core of a chip fastest, then x, y, z, slice; GPUs and virtual CPU devices by their number.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from jaxplan.plan.plan import MeshAxis, Plan
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
+
+
+TPU_COORDINATES = 3     # of a device, as libtpu gives them
 
 
 class TargetError(ValueError):
@@ -55,15 +58,19 @@ def _tpu_devices(machine: Machine) -> list[Any]:
     from jax.experimental import topologies
 
     options = dict(machine.topology_options)
+    if machine.slices > 1:
+        options["num_slices"] = machine.slices
     found = topologies.get_topology_desc(
         platform="tpu", topology_name=machine.topology_name, **options
     ).devices
-    lengths = (machine.chip.devices_per_chip, *machine.shape)
+    flat = (1,) * (TPU_COORDINATES - len(machine.shape))    # libtpu gives three coordinates, also on two axes
+    lengths = (machine.chip.devices_per_chip, *machine.shape, *flat, machine.slices)
     table: dict[int, Any] = {}
     for device in found:
-        place = (getattr(device, "core_on_chip", 0), *device.coords)
-        if any(at >= (lengths[i] if i < len(lengths) else 1) for i, at in enumerate(place)):
-            raise TargetError(f"{machine.name}: the TPU compiler puts a device at (core, x, y, z) = {place}")
+        # `coords` repeat in every slice; where there is one slice, its index may be missing
+        place = (getattr(device, "core_on_chip", 0), *device.coords, getattr(device, "slice_index", 0) or 0)
+        if len(place) != len(lengths) or any(at >= n for at, n in zip(place, lengths, strict=True)):
+            raise TargetError(f"{machine.name}: the TPU compiler puts a device at (core, x, y, z, slice) = {place}")
         table[sum(at * math.prod(lengths[:i]) for i, at in enumerate(place))] = device
     return [table[index] for index in sorted(table)]
 
@@ -161,6 +168,7 @@ def shrunk(plan: Plan, factor: int) -> Plan:
         name=f"{machine.name} / {factor}",
         shape=(chips, 1) if machine.kind == "gpu" else (chips,),
         wraps=(False, False) if machine.kind == "gpu" else (False,),
+        slices=1,
         chips_per_host=1,
         domain_chips=1,
     )

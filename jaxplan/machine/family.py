@@ -17,6 +17,11 @@ def text(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
+def _check_chips(given: str, chips: int) -> None:
+    if chips > MAX_CLUSTER_CHIPS:
+        raise InputError(f"{given} is {chips:,} chips", f"at most {MAX_CLUSTER_CHIPS:,}")
+
+
 @dataclass(frozen=True)
 class Family:
     """What all machines of one kind share.
@@ -46,33 +51,44 @@ class Family:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{self.id}: {name} must be positive, got {getattr(self, name)}")
 
-    def machine(self, shape: Shape, notes: tuple[str, ...] = (), defaults: tuple[str, ...] = ()) -> Machine:
-        """The machine of that physical shape.
+    def machine(
+        self, shape: Shape, notes: tuple[str, ...] = (), defaults: tuple[str, ...] = (), slices: int = 1
+    ) -> Machine:
+        """The machine of that physical shape, or of `slices` times that shape.
+
+        Slices of TPUs are joined by the data-centre network; hosts of GPUs are in one network, however many there are.
 
         Raises:
-            InputError: no such slice, or hosts of another size.
+            InputError: no such slice, hosts of another size, or more chips than any machine has.
         """
+        if slices < 1:
+            raise InputError(f"{slices} slices", "at least 1")
         if self.slices is not None:
-            return self._slice(shape, self.slices, notes, defaults)
-        return self._cluster(shape, notes, defaults)
+            return self._slice(shape, self.slices, notes, defaults, slices)
+        return self._cluster(shape, notes, defaults, slices)
 
-    def of_chips(self, chips: int, notes: tuple[str, ...] = (), defaults: tuple[str, ...] = ()) -> Machine:
-        """The machine of that many chips: one host or part of one, whole hosts, or the most cubic slice."""
+    def of_chips(
+        self, chips: int, notes: tuple[str, ...] = (), defaults: tuple[str, ...] = (), slices: int = 1
+    ) -> Machine:
+        """The machine of `slices` times that many chips: one host or part of one, whole hosts, or the most cubic
+        slice.
+        """
         if self.slices is None:
-            return self._cluster((chips,), notes, defaults)
+            return self.machine((chips,), notes, defaults, slices)
         shape = self.slices.of_chips(chips)
         if shape is None:
             self.slices.check((chips,), self.chip.name)
             raise InputError(f"{chips} chips are no {self.chip.name} slice")
-        return self._slice(shape, self.slices, notes, defaults)
+        return self.machine(shape, notes, defaults, slices)
 
     def _slice(
-        self, shape: Shape, rule: SliceRule, notes: tuple[str, ...], defaults: tuple[str, ...]
+        self, shape: Shape, rule: SliceRule, notes: tuple[str, ...], defaults: tuple[str, ...], slices: int
     ) -> Machine:
         shape = rule.check(shape, self.chip.name)
         chips = math.prod(shape)
+        _check_chips(f"{slices}x({text(shape)})", chips * slices)
         return Machine(
-            name=f"{self.chip.id} {text(shape)}",
+            name=f"{self.chip.id} {text(shape)}" if slices == 1 else f"{self.chip.id} {slices}x({text(shape)})",
             family=self.id,
             chip=self.chip,
             shape=shape,
@@ -80,6 +96,7 @@ class Family:
             chips_per_host=min(self.chips_per_host, chips),
             domain_chips=chips,
             topology_name=f"{self.topology_prefix}:{text(shape)}",
+            slices=slices,
             notes=notes,
             defaults=defaults,
             sources=self.sources,
@@ -94,10 +111,15 @@ class Family:
             fixed["topology_options"] = {**fixed.get("topology_options", {}), "chips_per_host_bounds": bounds}
         return fixed
 
-    def _cluster(self, shape: Shape, notes: tuple[str, ...], defaults: tuple[str, ...]) -> Machine:
+    def _cluster(
+        self, shape: Shape, notes: tuple[str, ...], defaults: tuple[str, ...], pods: int = 1
+    ) -> Machine:
         hosts, per_host, said = self._hosts(shape)
-        chips = hosts * per_host
-        domain, said_domain = self._domain(chips, per_host)
+        _check_chips(f"{pods}x({text(shape)})", hosts * per_host * pods)
+        domain, said_domain = self._domain(hosts * per_host, per_host)    # no NVLink from one pod to another
+        if pods > 1:
+            said = (*said, f"{pods}x({hosts}x{per_host}) is read as {pods * hosts} hosts: GPUs have one network")
+            hosts *= pods
         return Machine(
             name=f"{self.chip.id} {hosts}x{per_host}",
             family=self.id,
@@ -117,8 +139,7 @@ class Family:
         """(hosts, chips per host, what must be said aloud) of a shape given in any order."""
         whole, chips = self.chips_per_host, math.prod(shape)
         given = text(shape)
-        if chips > MAX_CLUSTER_CHIPS:
-            raise InputError(f"{given} is {chips:,} chips", f"at most {MAX_CLUSTER_CHIPS:,}")
+        _check_chips(given, chips)
         if whole in shape:
             said = () if len(shape) == 2 else (f"{given} is read as {chips // whole} hosts of {whole}",)
             return chips // whole, whole, said if len(shape) != 1 else ()

@@ -1,47 +1,41 @@
 """Which physical links each mesh axis uses. No JAX here.
 
-A machine is a stack of *levels*, innermost first: the devices of a chip, then the torus axes x, y, z (TPU);
-the NVLink domain, then the network (GPU). Every level's length is a product of factors, each given to one
-mesh axis; inside a level the chattiest mesh axis is innermost, so that it gets neighbours. Mesh axes whose
+A machine is a stack of *levels*, innermost first: the devices of a chip, the torus axes x, y, z, and the slices where
+there are several (TPU); the NVLink domain, then the network (GPU). Every level's length is a product of factors, each
+given to one mesh axis; inside a level the chattiest mesh axis is innermost, so that it gets neighbours. Mesh axes whose
 sizes cannot be made of the levels' factors have no placement.
 
-The canonical index of a device counts the innermost level fastest: on TPU `core + cores (x + X (y + Y z))`,
-which are libtpu's device ids (checked for v4, v5e, v5p, v6e, tpu7x with jax 0.10.2), on GPU `host x chips per
-host + chip`, which are the ids of the CUDA plugin.
+The canonical index of a device counts the innermost level fastest: on TPU `core + cores (x + X (y + Y (z + Z slice)))`,
+which are, in one slice, libtpu's device ids (checked for v4, v5e, v5p, v6e, tpu7x with jax 0.10.2), on GPU
+`host x chips per host + chip`, which are the ids of the CUDA plugin.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from jaxplan.machine import rates
+from jaxplan.machine.assignment import Assigner, lengths
 from jaxplan.machine.links import ALONE, Links
 from jaxplan.machine.rates import Segment
 from jaxplan.machine.topology import Machine
 
-CHATTIEST_FIRST = ("tensor", "context", "expert", "fsdp", "data", "stage")
+CHATTIEST_FIRST = ("group", "tensor", "context", "expert", "fsdp", "data", "stage")
 
 
 def coordinates(machine: Machine, index: int) -> tuple[int, ...]:
-    """Position of a canonical device index in every level, innermost first: (core, x, y, z) or (chip in
-    domain, domain)."""
+    """Position of a canonical device index in every level, innermost first: (core, x, y, z), with the slice where there
+    are several, or (chip in domain, domain)."""
     out = []
     for length in lengths(machine):
         out.append(index % length)
         index //= length
     return tuple(out)
-
-
-def lengths(machine: Machine) -> tuple[int, ...]:
-    """The lengths of the levels, innermost first."""
-    if machine.kind == "tpu":
-        return (machine.chip.devices_per_chip, *machine.shape)
-    return (machine.domain_chips, machine.chips // machine.domain_chips)
 
 
 @dataclass(frozen=True)
@@ -82,22 +76,30 @@ class Placement:
             grid += part.reshape([-1 if i == where[axis] else 1 for i in range(len(self.sizes))])
         return grid
 
+    @cached_property
+    def _ranked(self) -> tuple[tuple[str, tuple[tuple[int, int], ...]], ...]:
+        """Mesh axes, the chattiest first, each with (factor, stride) at every level."""
+        strides, found = [1] * len(lengths(self.machine)), []
+        for axis in sorted(self.sizes, key=_rank(tuple(self.sizes))):
+            found.append((axis, tuple(zip(self.factors[axis], strides, strict=True))))
+            strides = [s * f for s, f in zip(strides, self.factors[axis], strict=True)]
+        return tuple(found)
+
     def segments(self, axes: tuple[str, ...]) -> tuple[tuple[Segment, ...], ...]:
         """Per level, the stretches that a group over these mesh axes covers; neighbouring factors are one
         stretch."""
-        out = []
-        for level, length in enumerate(lengths(self.machine)):
-            stride, found = 1, []
-            for axis in sorted(self.sizes, key=_rank(tuple(self.sizes))):
-                factor = self.factors[axis][level]
-                if axis in axes and factor > 1:
-                    if found and found[-1].stride * found[-1].size == stride:
-                        found[-1] = Segment(found[-1].size * factor, found[-1].stride, length)
-                    else:
-                        found.append(Segment(factor, stride, length))
-                stride *= factor
-            out.append(tuple(found))
-        return tuple(out)
+        out: list[list[Segment]] = [[] for _ in lengths(self.machine)]
+        for axis, levels in self._ranked:
+            if axis not in axes:
+                continue
+            for found, (factor, stride), length in zip(out, levels, lengths(self.machine), strict=True):
+                if factor == 1:
+                    continue
+                if found and found[-1].stride * found[-1].size == stride:
+                    found[-1] = Segment(found[-1].size * factor, found[-1].stride, length)
+                else:
+                    found.append(Segment(factor, stride, length))
+        return tuple(map(tuple, out))
 
     def links(self, axes: tuple[str, ...] | str) -> Links:
         """The links of a group over these mesh axes (axes of size 1 do not count).
@@ -111,7 +113,7 @@ class Placement:
             raise ValueError(f"the mesh has axes {', '.join(self.sizes)}, not {', '.join(unknown)}")
         if math.prod(self.sizes[axis] for axis in wanted) == 1:
             return ALONE
-        return rates.links(self.machine, self.segments(wanted))
+        return _links(self.machine, self.segments(wanted))
 
     def describe(self, axis: str) -> str:
         """Where one mesh axis lies, in words."""
@@ -126,11 +128,10 @@ def _rank(axes: tuple[str, ...]):
 
 
 def place(machine: Machine, sizes: Mapping[str, int]) -> Placement:
-    """The placement that gives the chattiest mesh axes the best links.
+    """The placement that gives the chattiest mesh axes the best links (`machine.assignment` has the order).
 
-    Among all ways to factor the mesh axes over the levels, first those that split the fewest torus axes
-    between mesh axes (whole rings first), then by the rates of the mesh axes in the order tensor, ..., fsdp,
-    data.
+    Axes are chatty in the order of `CHATTIEST_FIRST`: what crosses slices is `stage` or `data`, and `tensor` only where
+    nothing else is left.
 
     Args:
         machine: where to.
@@ -149,56 +150,20 @@ def _place(machine: Machine, items: tuple[tuple[str, int], ...]) -> Placement:
         raise ValueError(
             f"mesh {sizes} has {math.prod(sizes.values())} devices, {machine.name} has {machine.devices}"
         )
-    ranked = sorted(sizes, key=_rank(tuple(sizes)))
-    live = [axis for axis in ranked if sizes[axis] > 1]
-    ones = (1,) * len(lengths(machine))
-    fewest, kept = math.inf, []
-    for chosen in _assignments(tuple(sizes[axis] for axis in live), lengths(machine)):
-        splits = _splits(machine, chosen)
-        if splits < fewest:
-            fewest, kept = splits, []
-        if splits == fewest:
-            kept.append(dict.fromkeys(sizes, ones) | dict(zip(live, chosen, strict=True)))
-    if not kept:
+    live = [axis for axis in sorted(sizes, key=_rank(tuple(sizes))) if sizes[axis] > 1]
+    chosen = _assigner(machine).best(tuple(sizes[axis] for axis in live))
+    if chosen is None:
         shape = "x".join(map(str, lengths(machine)))
         raise ValueError(f"mesh {sizes} cannot be made of the factors of {machine.name} (levels {shape})")
-    candidates = [Placement(machine, sizes, factors) for factors in kept]
-    return max(candidates, key=lambda placed: _score(placed, live)) if len(candidates) > 1 else candidates[0]
+    ones = (1,) * len(lengths(machine))
+    return Placement(machine, sizes, dict.fromkeys(sizes, ones) | dict(zip(live, chosen, strict=True)))
 
 
-def _splits(machine: Machine, chosen: tuple[tuple[int, ...], ...]) -> int:
-    """How often a torus axis is cut between mesh axes."""
-    torus = range(1, 1 + len(machine.shape)) if machine.kind == "tpu" else ()
-    shared = (sum(factors[level] > 1 for factors in chosen) for level in torus)
-    return sum(n - 1 for n in shared if n > 1)
+@lru_cache(maxsize=16)
+def _assigner(machine: Machine) -> Assigner:
+    return Assigner(machine)
 
 
-def _score(candidate: Placement, live: list[str]) -> tuple:
-    found = [candidate.links((axis,)) for axis in live]
-    return (
-        tuple((links.bytes_per_s, not links.crosses_network) for links in found),
-        tuple(-links.latency_s for links in found),
-    )
-
-
-def _assignments(sizes: tuple[int, ...], free: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Every way to write each size as a product of one factor a level, so that all levels are used up."""
-    if not sizes:
-        if all(n == 1 for n in free):
-            yield ()
-        return
-    for chosen in _factorings(sizes[0], free):
-        rest = tuple(n // f for n, f in zip(free, chosen, strict=True))
-        for others in _assignments(sizes[1:], rest):
-            yield (chosen, *others)
-
-
-def _factorings(size: int, free: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    if not free:
-        if size == 1:
-            yield ()
-        return
-    for factor in range(1, math.gcd(size, free[0]) + 1):
-        if size % factor == 0 and free[0] % factor == 0:
-            for others in _factorings(size // factor, free[1:]):
-                yield (factor, *others)
+@lru_cache(maxsize=2**16)
+def _links(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
+    return rates.links(machine, segments)

@@ -18,6 +18,12 @@ capped by the inner rate. That is what rings through all members reach (32 B200 
 a hierarchical algorithm could do (n - 1) / n to (h - 1) / h better; stas00/ml-engineering,
 network/README.md).
 
+Several slices (scaling book, `tpus.md`: slices joined by the data-centre network). A device has an equal share of its
+host's network. libtpu makes one collective on ICI and one on the network, one after the other, so that the network
+moves only the part of each member of the slice: an all-gather starts over slices, a reduce-scatter ends there, an
+all-reduce does so between the two (read from the HLO of libtpu 0.0.42.1). An all-to-all goes through the hosts and
+their network as a whole, also between members of one slice.
+
 All-to-all by bisection (Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication
 operations in MPICH", section 3.3, for the bound; the torus cut as in the scaling book): of a stretch of f
 with S bytes a device, f S / 4 cross the middle each way, through one link of a line or two of a ring.
@@ -26,16 +32,15 @@ with S bytes a device, f S / 4 cross the middle each way, through one link of a 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from jaxplan.machine.links import Links
+from jaxplan.machine.links import ALONE, Links
 from jaxplan.machine.topology import Machine
 
 AXIS_NAMES = "xyz"
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """`size` positions, `stride` apart, of a level of that `length`."""
 
     size: int
@@ -49,7 +54,7 @@ class Segment:
 
 def links(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
     """The links of a group that covers these segments, innermost level first."""
-    return _torus(machine, segments) if machine.kind == "tpu" else _cluster(machine, segments)
+    return _tpu(machine, segments) if machine.kind == "tpu" else _cluster(machine, segments)
 
 
 def _size(segments: tuple[Segment, ...]) -> int:
@@ -73,6 +78,54 @@ def two_tier_rate(inside: int, outside: int, inner_rate: float, outer_rate: floa
 
 
 Stretch = tuple[Segment, bool]  # with whether it closes into a ring
+
+
+def staged_rate(inside: int, outside: int, inner_rate: float, outer_rate: float) -> float:
+    """Rate per device of a group of inside x outside devices whose two tiers are gathered one after the other.
+
+    Of a gathered byte, (outside - 1) / outside / inside arrives from outside in the first stage, and the rest from the
+    d = inside members of the tier, each of which fetched its own part.
+
+    Args:
+        inside, outside, inner_rate, outer_rate: as of `two_tier_rate`.
+    """
+    n = inside * outside
+    seconds = (outside - 1) / n / outer_rate + (inside - 1) / inside / inner_rate
+    return (n - 1) / n / seconds
+
+
+def _tpu(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
+    """Inside a slice, or over slices: there one stage on ICI and one on the data-centre network."""
+    torus, slices = segments[: 1 + len(machine.shape)], segments[1 + len(machine.shape) :]
+    outside = math.prod(map(_size, slices))
+    inside = math.prod(map(_size, torus))
+    within = _torus(machine, torus) if inside > 1 else ALONE
+    return within if outside == 1 else _over_slices(machine, within, outside)
+
+
+def _over_slices(machine: Machine, within: Links, outside: int) -> Links:
+    """The links of a group that has the members `within` in each of `outside` slices."""
+    nic = machine.dcn_bytes_per_s_per_host / machine.devices_per_host
+    inside, chip = within.size, machine.chip
+    ring, gather, scatter = (
+        staged_rate(inside, outside, rate, nic)
+        for rate in (within.bytes_per_s, within.all_gather_bytes_per_s, within.reduce_scatter_bytes_per_s)
+    )
+    network_s = (outside - 1) / outside / inside / nic
+    bound_by_network = network_s >= (inside - 1) / inside / within.bytes_per_s
+    hops = math.ceil(math.log2(outside)) * machine.dcn_hop_latency_s
+    return Links(
+        size=inside * outside,
+        bytes_per_s=ring,
+        all_gather_bytes_per_s=gather,
+        reduce_scatter_bytes_per_s=scatter,
+        all_to_all_bytes_per_s=nic,
+        permute_bytes_per_s=nic,
+        latency_s=within.latency_s + chip.launch_latency_s + hops,
+        fraction=machine.dcn_fraction if bound_by_network else chip.collective_fraction,
+        crosses_network=True,
+        medium="; ".join([*([within.medium] if inside > 1 else []), f"DCN: {outside} slices"]),
+    )
 
 
 def _torus(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
@@ -124,7 +177,7 @@ def scatters_on_all_axes(machine: Machine, stretches: list[Stretch]) -> bool:
 
 
 def _whole(machine: Machine, stretches: list[Stretch]) -> bool:
-    return math.prod(s.size for s, _ in stretches) == machine.chips
+    return math.prod(s.size for s, _ in stretches) == math.prod(machine.shape)
 
 
 def _torus_exchange(machine: Machine, stretches: list[Stretch], inside: int, size: int) -> float:

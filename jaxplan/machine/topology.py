@@ -1,7 +1,8 @@
 """A machine: a topology of chips that one training step runs on. No JAX here.
 
-A TPU machine is a slice: a box of chips, some of whose axes close into rings. A GPU machine is hosts of
-chips, joined inside an NVLink (or xGMI) domain and, beyond it, by the network.
+A TPU machine is a slice, a box of chips some of whose axes close into rings, or several equal slices that the
+data-centre network (DCN) joins. A GPU machine is hosts of chips, joined inside an NVLink (or xGMI) domain and,
+beyond it, by the network.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from jaxplan.machine.chip import Chip
-from jaxplan.units import format_bytes
+from jaxplan.units import GB, format_bytes
 
 FULL_MEMORY_FRACTION = 1.0  # TPU: the chip's usable bytes are already what the compiler grants
 
@@ -24,12 +25,13 @@ class Machine:
     """A topology of chips.
 
     Attributes:
-        name: `v5e 8x16`, `h100 16x8`.
+        name: `v5e 8x16`, `v5e 2x(8x16)`, `h100 16x8`.
         family: id of the catalogue file that it was made from.
-        shape: TPU: chips along each physical axis. GPU: (hosts, chips per host).
+        shape: TPU: chips along each physical axis of one slice. GPU: (hosts, chips per host).
         wraps: TPU: whether each axis closes into a ring. GPU: all False.
         domain_chips: chips that reach each other without the network: NVLink or xGMI domain; TPU: the whole
             slice.
+        slices: TPU: how many slices of that shape there are. GPU: always 1 (all hosts are in one network).
         dcn_bytes_per_s_per_host: network of one host, one direction.
         dcn_fraction: the part of it that large collectives reached when measured.
         dcn_hop_latency_s: one step of a collective between hosts.
@@ -57,8 +59,11 @@ class Machine:
     notes: tuple[str, ...] = field(default=(), compare=False)
     defaults: tuple[str, ...] = field(default=(), compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    slices: int = 1
 
     def __post_init__(self) -> None:
+        if self.slices < 1 or (self.slices > 1 and self.chip.kind != "tpu"):
+            raise ValueError(f"{self.name}: slices must be positive, and 1 on GPUs, got {self.slices}")
         if not self.shape or min(self.shape) < 1 or len(self.wraps) != len(self.shape):
             raise ValueError(
                 f"{self.name}: shape must be positive, with one wrap each, got {self.shape}, {self.wraps}"
@@ -84,12 +89,19 @@ class Machine:
 
     @property
     def chips(self) -> int:
-        return math.prod(self.shape)
+        """All chips, of every slice."""
+        return math.prod(self.shape) * self.slices
 
     @property
     def devices(self) -> int:
         """JAX devices: two a chip on tpu7x, one elsewhere."""
         return self.chips * self.chip.devices_per_chip
+
+    @property
+    def mesh(self) -> str:
+        """The physical shape, as `--mesh` takes it: `8x16`, or `2x(8x16)` where there are several slices."""
+        shape = "x".join(map(str, self.shape))
+        return f"{self.slices}x({shape})" if self.slices > 1 else shape
 
     @property
     def hosts(self) -> int:
@@ -140,11 +152,14 @@ class Machine:
         size = f"{self.chips} chip{'s' if self.chips > 1 else ''}, {format_bytes(self.chip.hbm_bytes)} each"
         shape = "x".join(map(str, self.shape))
         hosts = f"{self.hosts} host{'s' if self.hosts > 1 else ''}"
+        if self.slices > 1:
+            hosts += f", joined by data-centre network ({self.dcn_bytes_per_s_per_host / GB:g} GB/s a host)"
+            shape = f"{self.slices} slices of {shape}"
         if self.chip.kind == "tpu":
             sides = sorted(zip(self.wraps, self.shape, strict=True), reverse=True)
             words = [f"{n} {'wraps' if wraps else 'does not'}" for wraps, n in sides]
             torus = f"ICI {'torus' if any(self.wraps) else 'mesh'} ({', '.join(dict.fromkeys(words))})"
-            torus = torus if self.chips > 1 else "no ICI"
+            torus = torus if math.prod(self.shape) > 1 else "no ICI"
             return f"{self.chip.name} {shape}: {size}, {torus}, {hosts}"
         domain = "one domain" if self.domain_chips == self.chips else f"domains of {self.domain_chips}"
         return f"{self.chip.name} {shape}: {size}, {hosts} of {self.chips_per_host}, {domain}"

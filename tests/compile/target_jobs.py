@@ -1,18 +1,47 @@
 """What test_target asks workers for."""
 
 import dataclasses
+import re
 
 import numpy as np
 
 from jaxplan.compile import reading
 from jaxplan.compile.job import captured_stderr
-from jaxplan.compile.target import devices
+from jaxplan.compile.target import devices, mesh
+from jaxplan.machine.placement import place
 from jaxplan.machine.topology import Machine
 
 
 def device_table(machine, platform):
     found = devices(Machine.from_json(machine), platform)
-    return [(d.id, getattr(d, "core_on_chip", 0), list(getattr(d, "coords", []))) for d in found]
+    names = ("core_on_chip", "slice_index")
+    return [(d.id, list(getattr(d, "coords", [])), *(getattr(d, name, 0) for name in names)) for d in found]
+
+
+def across_slices(machine, sizes):
+    """A sum over `data`, an exchange over it, and a sum over `tensor`, compiled.
+
+    Returns (partitions, what goes over the network as (kind, members), replica groups).
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    made = Machine.from_json(machine)
+    on = mesh(made, sizes, "tpu", place(made, sizes).order)
+    rows = PartitionSpec(("data", "tensor"))
+
+    def step(x):
+        exchanged = jax.lax.all_to_all(x, "data", 0, 0, tiled=True)
+        return jax.lax.psum(x, "data"), exchanged, jax.lax.psum(x, "tensor")
+
+    mapped = jax.shard_map(step, mesh=on, in_specs=rows, out_specs=rows, check_vma=False)
+    argument = jax.ShapeDtypeStruct((64 * made.devices, 128), jnp.float32, sharding=NamedSharding(on, rows))
+    text = jax.jit(mapped).lower(argument).compile().as_text()
+    (partitions,) = re.findall(r"num_partitions=(\d+)", text)
+    sent = re.findall(r' send\(.*_xla_megascale_target="?(.*?)"?,_xla_megascale_transfer_type="(\w+)"', text)
+    groups = re.findall(r"replica_groups=(\{\{.*?\}\})", text)
+    return int(partitions), [(kind, members) for members, kind in sent], groups
 
 
 def involuntary_rematerialization():

@@ -29,14 +29,78 @@ def device_table(mesh, chip, platform):
 @pytest.mark.compiler
 @pytest.mark.skipif(not available("tpu").ok, reason="libtpu is not installed")
 @pytest.mark.parametrize(
-    ("mesh", "chip"), [("2x4", "v5e"), ("2x2x4", "v4"), ("2x2x4", "v5p"), ("2x2x1", "tpu7x")]
+    ("mesh", "chip"),
+    [
+        *(("2x4", "v5e"), ("2x2x4", "v4"), ("2x2x4", "v5p"), ("2x2x1", "tpu7x")),
+        *(("2x(2x4)", "v5e"), ("3x(2x2x1)", "tpu7x")),
+    ],
 )
 def test_tpu_devices_stand_where_the_placement_says(mesh, chip):
     machine, table = device_table(mesh, chip, "tpu")
     assert len(table) == machine.devices
-    for index, (_, core, place_) in enumerate(table):
+    for index, (_, place_, core, slice_) in enumerate(table):
         expected = coordinates(machine, index)
-        assert (core, *place_[: len(machine.shape)]) == expected
+        found = (core, *place_[: len(machine.shape)], slice_)
+        assert found == (expected if machine.slices > 1 else (*expected, 0))
+
+
+@pytest.mark.compiler
+@pytest.mark.skipif(not available("tpu").ok, reason="libtpu is not installed")
+def test_groups_over_slices_are_what_the_placement_says():
+    """Two slices of 2x4, `data` over them: the compiler exchanges over the data-centre network between the devices that
+    the placement gives to each group, told by their ids; in a slice it numbers that slice's partitions only."""
+    machine, table = device_table("2x(2x4)", "v5e", "tpu")
+    sizes = {"data": 2, "tensor": 8}
+    asked = {"machine": machine.to_json(), "sizes": sizes}
+    here = environment(8).with_variables(PYTHONPATH=str(__file__).rpartition("/")[0])
+    outcome = run(Job("target_jobs:across_slices", asked, here))
+    assert outcome.ok, outcome.message
+    partitions, sent, groups = outcome.value
+    sent, ids = dict(sent), [row[0] for row in table]
+    assert partitions == 8 and set(sent) == {"ALL_REDUCE", "ALL_TO_ALL"}
+    assert sent["ALL_REDUCE"] == "{1,2}x{0:7}"      # slices, counted from 1, x devices of each
+    expected = {tuple(ids[index] for index in pair) for pair in place(machine, sizes).order.T}
+    found = {tuple(map(int, pair.split(","))) for pair in sent["ALL_TO_ALL"].strip("{}").split("},{")}
+    assert found == expected
+    assert set(groups) == {"{{0,1,2,3,4,5,6,7}}"}
+
+
+class Device:
+    """A TPU device as libtpu describes it."""
+
+    def __init__(self, coords, slice_index=None, core=0):
+        self.coords, self.slice_index, self.core_on_chip = coords, slice_index, core
+
+
+@pytest.mark.parametrize(
+    ("mesh", "devices", "order"),
+    [
+        ("1x1", [Device([0, 0, 0])], [0]),
+        ("2x2", [Device([x, y, 0]) for x in (1, 0) for y in (0, 1)], [2, 0, 3, 1]),
+        ("2x(2x2)", [Device([x, y, 0], s) for s in (1, 0) for y in (0, 1) for x in (0, 1)], [4, 5, 6, 7, 0, 1, 2, 3]),
+    ],
+)
+def test_tpu_devices_are_ordered_by_slice_then_place(monkeypatch, mesh, devices, order):
+    topologies = pytest.importorskip("jax.experimental.topologies")
+    asked = {}
+
+    def describe(**options):
+        asked.update(options)
+        return type("Topology", (), {"devices": devices})
+
+    monkeypatch.setattr(topologies, "get_topology_desc", describe)
+    machine = catalogue.machine(mesh, "v5e")
+    assert target.devices(machine, "tpu") == [devices[i] for i in order]
+    assert asked.get("num_slices") == (machine.slices if machine.slices > 1 else None)
+    assert asked["topology_name"].endswith(mesh.split("(")[-1].strip(")"))
+
+
+def test_a_device_outside_the_machine_is_an_error(monkeypatch):
+    topologies = pytest.importorskip("jax.experimental.topologies")
+    found = type("Topology", (), {"devices": [Device([x, 0, 0], s) for s in (0, 1) for x in (0, 1)]})
+    monkeypatch.setattr(topologies, "get_topology_desc", lambda **_: found)
+    with pytest.raises(target.TargetError, match=r"slice\) = \(0, 0, 0, 0, 1\)"):
+        target.devices(catalogue.machine("2x2", "v5e"), "tpu")
 
 
 @pytest.mark.compiler

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxplan.machine import catalogue
-from jaxplan.machine.placement import Placement, coordinates, lengths, place
+from jaxplan.machine.placement import CHATTIEST_FIRST, Placement, coordinates, lengths, place
 
 MACHINES = [
     ("8x16", "v5e"),
@@ -19,6 +19,7 @@ MACHINES = [
     ("16x8", "h100"),
 ]
 MACHINES += [("18x4", "gb200"), ("4x4x12", "v5p"), ("3x8", "h100")]
+MACHINES += [("2x(4x8)", "v5e"), ("3x(2x2x2)", "v5p"), ("2x(2x2x1)", "tpu7x"), ("2x(4x8)", "h100")]
 
 
 def meshes(devices):
@@ -115,3 +116,82 @@ def test_coordinates_count_the_innermost_level_fastest():
     assert coordinates(machine, 4 + 2 * 16) == (0, 0, 1, 2)
     assert coordinates(catalogue.machine("16x8", "h100"), 17) == (1, 2)
     assert math.prod(lengths(catalogue.machine("4x4x4", "tpu7x"))) == 128
+
+
+def test_slices_are_the_outermost_level():
+    machine = catalogue.machine("2x(4x8)", "v5e")
+    assert lengths(machine) == (1, 4, 8, 2)
+    assert coordinates(machine, 31) == (0, 3, 7, 0) and coordinates(machine, 32) == (0, 0, 0, 1)
+    assert lengths(catalogue.machine("4x8", "v5e")) == (1, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "chip", "sizes", "crossing"),
+    [
+        ("2x(8x16)", "v5e", {"data": 2, "fsdp": 16, "tensor": 8}, {"data": 2}),
+        ("2x(8x16)", "v5e", {"data": 4, "fsdp": 8, "tensor": 8}, {"data": 2}),
+        ("2x(8x16)", "v5e", {"stage": 2, "data": 2, "fsdp": 8, "tensor": 8}, {"stage": 2}),
+        # a whole ring for tensor would leave it nothing but the other slice
+        ("2x(8x16)", "v5e", {"data": 8, "fsdp": 1, "tensor": 32}, {"data": 2}),
+        ("4x(4x4)", "v5e", {"stage": 2, "data": 2, "fsdp": 4, "tensor": 4}, {"stage": 2, "data": 2}),
+        ("2x(4x4x4)", "v5p", {"data": 1, "fsdp": 8, "expert": 4, "context": 2, "tensor": 2}, {"fsdp": 2}),
+        ("2x(4x4x4)", "v5p", {"data": 1, "fsdp": 1, "expert": 16, "tensor": 8}, {"expert": 2}),
+        ("2x(4x4x4)", "v5p", {"data": 1, "fsdp": 1, "tensor": 64, "group": 2}, {"tensor": 2}),
+        # no other axis has a factor of 3
+        ("3x(2x2x2)", "v5p", {"data": 4, "fsdp": 2, "tensor": 3}, {"tensor": 3}),
+        ("2x(2x2x1)", "tpu7x", {"data": 2, "fsdp": 4, "tensor": 2}, {"data": 2}),
+    ],
+)
+def test_the_least_chatty_axes_cross_slices(mesh, chip, sizes, crossing):
+    placed = place(catalogue.machine(mesh, chip), sizes)
+    assert {axis: f[-1] for axis, f in placed.factors.items() if f[-1] > 1} == crossing
+    for axis in sizes:
+        assert placed.links(axis).crosses_network == (axis in crossing), axis
+        if axis in crossing:
+            assert placed.describe(axis).endswith(f"DCN: {crossing[axis]} slices")
+
+
+def every_placement(machine, sizes):
+    """All of them, by trying every combination of factors."""
+
+    def factors(size, levels):
+        ways = itertools.product(*([n for n in range(1, length + 1) if length % n == 0] for length in levels))
+        return [way for way in ways if math.prod(way) == size]
+
+    levels = lengths(machine)
+    for chosen in itertools.product(*(factors(size, levels) for size in sizes.values())):
+        if all(math.prod(f[i] for f in chosen) == n for i, n in enumerate(levels)):
+            yield Placement(machine, sizes, dict(zip(sizes, chosen, strict=True)))
+
+
+def quality(placed):
+    """What a placement is judged by, as one tuple: more is better."""
+    machine, chatty = placed.machine, [axis for axis in CHATTIEST_FIRST if placed.sizes.get(axis, 1) > 1]
+    torus = range(1, 1 + len(machine.shape)) if machine.kind == "tpu" else ()
+    cuts = [sum(f[level] > 1 for f in placed.factors.values()) for level in torus]
+    found = [placed.links(axis) for axis in chatty]
+    slices = tuple(-placed.factors[axis][-1] for axis in chatty) if machine.slices > 1 else ()
+    return (
+        slices,
+        -sum(n - 1 for n in cuts if n > 1),
+        tuple((one.bytes_per_s, not one.crosses_network) for one in found),
+        tuple(-one.latency_s for one in found),
+    )
+
+
+@pytest.mark.parametrize(
+    ("mesh", "chip"),
+    [("4x8", "v5e"), ("2x2x4", "v5p"), ("2x(2x4)", "v5e"), ("4x(2x2)", "v6e"), ("2x2x1", "tpu7x"), ("3x8", "h100")],
+)
+def test_no_other_placement_is_better(mesh, chip):
+    machine = catalogue.machine(mesh, chip)
+    for three in itertools.islice(meshes(machine.devices), 0, None, 2):
+        for part in (n for n in (2, 3) if three["data"] % n == 0):
+            sizes = {"stage": part, **three, "data": three["data"] // part}
+            best = max(map(quality, every_placement(machine, sizes)))
+            assert quality(place(machine, sizes)) == best, sizes
+
+
+def test_groups_of_query_heads_are_neighbours():
+    placed = place(catalogue.machine("2x8", "h100"), {"data": 2, "fsdp": 1, "tensor": 4, "group": 2})
+    assert placed.order[0, 0].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]

@@ -1,12 +1,13 @@
 """Rates against closed forms and against routing every message by hand."""
 
+import dataclasses
 import math
 
 import pytest
 
 from jaxplan.machine import catalogue
 from jaxplan.machine.placement import place
-from jaxplan.machine.rates import Segment, torus_rate, two_tier_rate
+from jaxplan.machine.rates import Segment, staged_rate, torus_rate, two_tier_rate
 
 LINK = 45e9  # v5e, one way (scaling book)
 
@@ -132,3 +133,86 @@ def test_gathers_that_are_one_ring():
     assert both.all_gather_bytes_per_s == both.reduce_scatter_bytes_per_s == pytest.approx(2 * LINK)
     cube = links("4x4x8", "v5p", "fsdp", fsdp=128)
     assert cube.all_gather_bytes_per_s == cube.bytes_per_s == pytest.approx(6 * 90e9)
+
+
+@pytest.mark.parametrize(
+    ("chip", "mesh", "gigabits"),
+    [
+        # Google Cloud documentation: v5e 6.4 Tb/s and v6e 25.6 Tb/s a pod of 256 chips, v5p 50 Gb/s a chip
+        ("v5e", "16x16", 6400 / 256),
+        ("v6e", "16x16", 25600 / 256),
+        ("v5p", "4x4x4", 50),
+        ("tpu7x", "4x4x4", 2 * 200 / 4),  # two NICs a host of four chips
+    ],
+)
+def test_data_centre_network_of_a_chip(chip, mesh, gigabits):
+    machine = catalogue.machine(mesh, chip)
+    assert machine.dcn_bytes_per_s_per_host / machine.chips_per_host == pytest.approx(gigabits * 1e9 / 8)
+
+
+DCN = 25e9 / 8  # v5e: of a host's 25 GB/s, for each of its 8 chips
+
+
+def test_an_axis_over_slices_alone_has_the_network_of_a_chip():
+    found = links("2x(8x16)", "v5e", "data", data=2, fsdp=16, tensor=8)
+    assert (found.size, found.crosses_network, found.medium) == (2, True, "DCN: 2 slices")
+    for rate in ("bytes_per_s", "all_gather_bytes_per_s", "reduce_scatter_bytes_per_s", "permute_bytes_per_s"):
+        assert getattr(found, rate) == pytest.approx(DCN)
+    # half of its bytes leave a device, by its share of the network
+    assert found.all_to_all_bytes_per_s == pytest.approx(DCN)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "sizes", "axis", "inside", "slices", "ici"),
+    [
+        ("2x(8x16)", {"fsdp": 256}, "fsdp", 128, 2, 3 * LINK),  # both axes of a slice at once
+        ("2x(8x16)", {"fsdp": 32, "tensor": 8}, "fsdp", 16, 2, 2 * LINK),  # its ring
+        ("4x(4x8)", {"fsdp": 16, "tensor": 8}, "fsdp", 4, 4, LINK),
+    ],
+)
+def test_over_slices_one_stage_after_the_other(mesh, sizes, axis, inside, slices, ici):
+    """S bytes gathered: each device fetches its part from the other slices, then all parts go round in the slice."""
+    found = links(mesh, "v5e", axis, **sizes)
+    n = inside * slices
+    seconds = (slices - 1) / n / DCN + (n - slices) / n / ici  # for one byte of result
+    assert found.size == n and found.crosses_network
+    assert (n - 1) / n / found.bytes_per_s == pytest.approx(seconds)
+
+
+def test_stages_at_their_extremes():
+    assert staged_rate(1, 4, math.inf, DCN) == pytest.approx(DCN)
+    assert staged_rate(16, 1, LINK, DCN) == pytest.approx(LINK)
+    # a network that costs nothing leaves the slice's own stage
+    assert staged_rate(8, 2, LINK, math.inf) == pytest.approx(15 / 16 / (7 / 8) * LINK)
+
+
+def test_hops_between_slices_are_counted():
+    machine = dataclasses.replace(catalogue.machine("4x(2x4)", "v5e"), dcn_hop_latency_s=1e-4)
+    placed = place(machine, {"data": 4, "fsdp": 1, "tensor": 8})
+    assert placed.links("data").latency_s == pytest.approx(machine.chip.launch_latency_s + 2 * 1e-4)
+    both = placed.links(("data", "tensor"))
+    assert both.latency_s == pytest.approx(placed.links("data").latency_s + placed.links("tensor").latency_s)
+
+
+def test_a_measured_fraction_belongs_to_what_is_slowest():
+    machine = catalogue.machine("2x(8x16)", "v5e")
+    placed = place(machine, {"data": 2, "fsdp": 16, "tensor": 8})
+    assert placed.links("data").fraction == machine.dcn_fraction < 1
+    # 128 chips have 400 GB/s of network: their own links are the slower stage
+    whole = place(machine, {"data": 1, "fsdp": 256, "tensor": 1}).links("fsdp")
+    assert whole.fraction == machine.chip.collective_fraction
+
+
+@pytest.mark.parametrize(("mesh", "chip"), [("2x(4x4x4)", "v5p"), ("2x(2x2x1)", "tpu7x"), ("3x(2x4)", "v6e")])
+def test_no_more_enters_a_slice_than_its_network_lets_in(mesh, chip):
+    machine = catalogue.machine(mesh, chip)
+    tensor = 4
+    sizes = {"data": machine.slices, "fsdp": machine.devices // machine.slices // tensor, "tensor": tensor}
+    placed = place(machine, sizes)
+    host = machine.dcn_bytes_per_s_per_host / machine.devices_per_host
+    for axes in ("data", ("data", "fsdp"), ("data", "tensor"), tuple(sizes)):
+        found = placed.links(axes)
+        inside = found.size // machine.slices
+        entering = (machine.slices - 1) / machine.slices  # of one gathered byte
+        for rate in (found.bytes_per_s, found.all_gather_bytes_per_s, found.reduce_scatter_bytes_per_s):
+            assert (found.size - 1) / found.size / rate * inside * host >= entering * (1 - 1e-9)

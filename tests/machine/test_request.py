@@ -1,5 +1,7 @@
 """What users type, and the machine that they get."""
 
+import dataclasses
+
 import pytest
 
 from jaxplan.errors import InputError
@@ -43,6 +45,40 @@ def test_machine(mesh, chip, machine, name, chips, hosts, domain):
     assert (made.name, made.chips, made.hosts, made.domain_chips) == (name, chips, hosts, domain)
 
 
+@pytest.mark.parametrize(
+    ("mesh", "chip", "machine", "slices", "name", "chips", "hosts", "domain"),
+    [
+        ("2x(8x16)", None, None, None, "v5e 2x(8x16)", 256, 32, 128),
+        ("8x16", None, None, 2, "v5e 2x(8x16)", 256, 32, 128),
+        ("2x(8x16)", None, None, 2, "v5e 2x(8x16)", 256, 32, 128),
+        ("2 × (8 × 16)", None, None, None, "v5e 2x(8x16)", 256, 32, 128),
+        ("1x(8x16)", None, None, None, "v5e 8x16", 128, 16, 128),
+        (None, None, None, 3, "v5e 3x(8x16)", 384, 48, 128),
+        ("v6e:4x(16x16)", None, None, None, "v6e 4x(16x16)", 1024, 128, 256),
+        ("2x(v5p-8)", None, None, None, "v5p 2x(2x2x1)", 8, 2, 4),
+        (None, None, "v4-256", 2, "v4 2x(4x4x8)", 256, 64, 128),
+        ("2x(32)", "v5e", None, None, "v5e 2x(4x8)", 64, 8, 32),
+        ("2x(2x2x1)", "tpu7x", None, None, "tpu7x 2x(2x2x1)", 8, 2, 4),
+        # GPUs: as many hosts more in the same network; NVLink does not reach from one group to the other
+        ("2x(16x8)", "h100", None, None, "h100 32x8", 256, 32, 8),
+        ("16x8", "h100", None, 2, "h100 32x8", 256, 32, 8),
+        ("2x(18x4)", "gb200", None, None, "gb200 36x4", 144, 36, 72),
+        ("2x(9x4)", "gb200", None, None, "gb200 18x4", 72, 18, 36),
+    ],
+)
+def test_slices(mesh, chip, machine, slices, name, chips, hosts, domain):
+    made = catalogue.machine(mesh, chip, machine, slices)
+    assert (made.name, made.chips, made.hosts, made.domain_chips) == (name, chips, hosts, domain)
+    assert made.devices == chips * made.chip.devices_per_chip
+
+
+def test_a_machine_says_its_mesh_as_it_is_typed():
+    for mesh, chip in (("2x(8x16)", "v5e"), ("4x4x8", "v5p"), ("16x8", "h100")):
+        machine = catalogue.machine(mesh, chip)
+        assert machine.mesh == mesh
+        assert catalogue.machine(machine.mesh, chip) == machine
+
+
 def test_defaults_are_named():
     assert catalogue.machine("8x16").defaults == ("chip",)
     assert catalogue.machine().defaults == ("chip", "mesh")
@@ -57,6 +93,7 @@ def test_defaults_are_named():
         ("16", "h100", "2 hosts of 8"),
         ("32x4", "gb200", "2 domains of 64"),
         ("4x8x8", "h100", "32 hosts"),
+        ("2x(16x8)", "h100", "32 hosts: GPUs have one network"),
     ],
 )
 def test_ambiguity_is_said_aloud(mesh, chip, word):
@@ -80,6 +117,13 @@ def test_ambiguity_is_said_aloud(mesh, chip, word):
         ("8x8", "h100", "dgx-b200", ["b200 chips, not h100"]),
         ("v5p-7", None, None, ["TensorCores"]),
         ("2x2x2", None, "v5p-8", ["4 chips", "--mesh 2x2x2 is 8"]),
+        ("3x(2x2x2)", None, "v5p-8", ["4 chips", "--mesh 2x2x2 is 8"]),
+        ("2x(3x4)", "v5e", None, ["3x4 is not a TPU v5e slice", "2x4 (8)"]),
+        ("2x(4x4x4)", None, None, ["not a TPU v5e slice", "--chip v5p"]),
+        ("0x(8x16)", None, None, ["no slices"]),
+        ("2x(8x16", None, None, ["not a shape", "2x(8x16)"]),
+        ("2x()", None, None, ["not a shape"]),
+        ("9999x(16x16)", None, None, ["2,559,744 chips", "1,048,576"]),
     ],
 )
 def test_bad_input_is_one_message(mesh, chip, machine, words):
@@ -88,6 +132,14 @@ def test_bad_input_is_one_message(mesh, chip, machine, words):
     assert error.value.exit_code == 2
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "slices", "word"), [("2x(8x16)", 3, "is 2 slices, and --slices is 3"), ("8x16", 0, "--slices 0")]
+)
+def test_slices_that_contradict_each_other(mesh, slices, word):
+    with pytest.raises(InputError, match=word):
+        catalogue.machine(mesh, slices=slices)
 
 
 @pytest.mark.parametrize("mesh", ["1x5", "5x1", "5"])
@@ -119,7 +171,11 @@ def test_tpu7x_has_two_devices_a_chip():
 
 
 @pytest.mark.parametrize(
-    "mesh_chip", [("8x16", "v5e"), ("4x4x4", "tpu7x"), ("16x8", "h100"), ("36x4", "gb200"), ("1x1", "v5e")]
+    "mesh_chip",
+    [
+        *(("8x16", "v5e"), ("4x4x4", "tpu7x"), ("16x8", "h100")),
+        *(("36x4", "gb200"), ("1x1", "v5e"), ("2x(4x4)", "v5e")),
+    ],
 )
 def test_json_round_trip(mesh_chip):
     import json
@@ -131,6 +187,19 @@ def test_json_round_trip(mesh_chip):
     assert catalogue.machine("2x2", "v5e") != machine
 
 
+def test_a_machine_that_was_written_without_slices_has_one():
+    machine = catalogue.machine("4x4", "v5e")
+    old = {key: value for key, value in machine.to_json().items() if key != "slices"}
+    assert Machine.from_json(old) == machine and Machine.from_json(old).slices == 1
+    assert catalogue.machine("2x(4x4)", "v5e") != machine
+
+
+@pytest.mark.parametrize(("mesh", "chip", "slices"), [("4x4", "v5e", 0), ("2x8", "h100", 2)])
+def test_numbers_of_slices_that_no_machine_has(mesh, chip, slices):
+    with pytest.raises(ValueError, match=f"got {slices}"):
+        dataclasses.replace(catalogue.machine(mesh, chip), slices=slices)
+
+
 def test_unknown_dtype_is_an_error():
     with pytest.raises(ValueError, match="no matmul peak for float64"):
         catalogue.machine("8x16").device_flops_per_s("float64")
@@ -140,4 +209,7 @@ def test_unknown_dtype_is_an_error():
 def test_a_machine_in_one_line():
     words = "TPU v5e 8x16: 128 chips, 16.0 GiB each, ICI torus (16 wraps, 8 does not), 16 hosts"
     assert catalogue.machine("8x16").describe() == words
+    two = catalogue.machine("2x(8x16)").describe()
+    assert two.startswith("TPU v5e 2 slices of 8x16: 256 chips")
+    assert two.endswith("32 hosts, joined by data-centre network (25 GB/s a host)")
     assert "36 hosts of 4, domains of 72" in catalogue.machine("36x4", "gb200").describe()
