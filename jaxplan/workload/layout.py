@@ -50,7 +50,7 @@ class Layout:
         return _partition_spec(_spec(self.rules, names, self.axes))
 
     def parameter_spec(self, names: Names) -> PartitionSpec:
-        """Specification of a stored parameter; those with one dim beside `layers` (norms) are replicated."""
+        """Specification of a stored parameter; one with a single dim beside `layers` (norms) is whole but for those."""
         return parameter_spec(self.rules, names, self.axes)
 
     def optimizer_spec(self, names: Names) -> PartitionSpec:
@@ -131,8 +131,6 @@ class Layout:
 
 def parameter_spec(rules: Rules, names: Names, axes: Sequence[str]) -> PartitionSpec:
     """Where a parameter is stored under `rules`: see `Layout.parameter_spec`."""
-    if len([name for name in names if name != "layers"]) < 2:
-        return PartitionSpec(*[None] * len(names))
     return _partition_spec(_spec(rules, names, axes))
 
 

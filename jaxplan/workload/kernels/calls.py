@@ -1,4 +1,4 @@
-"""How a kernel is called: as a jit with a known name, and on a mesh under a fully manual shard_map.
+"""How a kernel is called: as a jit with a known name, and in an automatic layout under a fully manual shard_map.
 
 A kernel's devices see local arrays and say themselves what they exchange, so its collectives are known
 beforehand. The names (`jaxplan_attention_forward`, ...) let an analyser price the call as one operation
@@ -25,9 +25,12 @@ def named(
     in_specs: Sequence[PartitionSpec] = (),
     out_specs: Any = None,
 ) -> Callable[..., Any]:
-    """`function` as a jit named `jaxplan_<name>`; with a layout, over all of its mesh's axes manually."""
+    """`function` as a jit named `jaxplan_<name>`; with a layout, over all of its mesh's axes manually.
+
+    Where the layout is manual the arrays are local shards already.
+    """
     inner = function
-    if layout is not None:
+    if layout is not None and not layout.manual:
         inner = jax.shard_map(
             function, mesh=layout.mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False
         )
