@@ -15,10 +15,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jaxplan.estimate.terms import AXES, Terms
+from jaxplan.estimate.exchange import Key, exchanges
+from jaxplan.estimate.terms import Terms, without_pipeline
 from jaxplan.estimate.view import Executed, Owners, View
+from jaxplan.plan.sharding import AXES
+from jaxplan.workload.cut import LAYERS
 from jaxplan.workload.table import DimIds, Phase, Read
 
+REPLICAS = frozenset({"data"})
 SUMS = ("add", "add_any")       # through which partial sums pass unreduced
 
 
@@ -55,46 +59,46 @@ class _Move:
 
 def traffic(view: View) -> tuple[Traffic, ...]:
     """All collectives of one step, by kind, axes, phase and whether they can be prefetched."""
-    found: dict[tuple[str, tuple[str, ...], Phase, bool], tuple[Terms, Terms]] = defaultdict(lambda: (Terms(), Terms()))
-    for move in [*_reads(view), *_writes(view), *_updates(view)]:
-        axes = tuple(axis for axis in AXES if axis in move.axes)
-        key = (move.kind, axes, move.phase, not view.has_batch(move.dims))
-        nbytes, count = _per_step(view, move)
+    found: dict[Key, tuple[Terms, Terms]] = defaultdict(lambda: (Terms(), Terms()))
+
+    def add(key: Key, nbytes: Terms, count: Terms) -> None:
         old_bytes, old_count = found[key]
         found[key] = (old_bytes + nbytes, old_count + count)
+
+    for move in [*_reads(view), *_writes(view), *_updates(view)]:
+        axes = tuple(axis for axis in AXES if axis in move.axes)
+        add((move.kind, axes, move.phase, not view.has_batch(move.dims)), *_per_step(view, move))
+    for key, nbytes, count in exchanges(view):
+        add(key, nbytes, count)
     return tuple(Traffic(*key, *costs) for key, costs in found.items())
 
 
 def _per_step(view: View, move: _Move) -> tuple[Terms, Terms]:
     """Bytes and executions of a collective in one step.
 
-    In the loss's loop over chunks a weight moves a chunk at a time. Without the loop (a single chunk), what backward
-    gathers is what forward has gathered, and an all-reduce is moved out of the loop over microbatches.
+    In the loss's loop over chunks a weight moves a chunk at a time; without the loop (a single chunk) what backward
+    gathers is what forward has gathered. A stage gathers its weights once a step, before the first microbatch comes.
     """
+    inside = LAYERS in move.scope
 
     def of(phase: Phase) -> tuple[Terms, Terms]:
-        count = Terms.one(move.times, **({} if phase == "update" else {"microbatches": 1}))
-        return view.per_step(move.nbytes * move.times, move.dims, move.held, phase), count
+        nbytes = view.per_step(move.nbytes * move.times, move.dims, move.held, phase, inside)
+        return nbytes, view.executions(move.times, move.dims, phase, inside)
 
-    once, often = of("update"), of(move.phase)
-    if move.hoisted or move.phase == "update":
-        return once
-    if "chunk" not in move.scope:
-        return often
-    nbytes, count = often
+    if move.phase == "update":
+        return of("update")
+    nbytes, count = of(move.phase)
+    if move.hoisted:
+        nbytes, count = nbytes.times(microbatches=-1), count.times(microbatches=-1)
     weight = not view.has_batch(move.dims)
+    again = move.kind == "all-gather" and move.phase == "backward"
+    if weight and inside and again:
+        return without_pipeline(nbytes), without_pipeline(count)
+    if "chunk" not in move.scope:
+        return nbytes, count
     if weight:
         count = count.times(loss_chunks=1)
-    if move.kind == "all-gather" and move.phase == "backward":
-        return nbytes.times(chunked=1), count.times(chunked=1)
-    if move.kind == "all-reduce" and weight:
-        return _if_chunked(nbytes, once[0]), _if_chunked(count, once[1])
-    return nbytes, count
-
-
-def _if_chunked(then: Terms, otherwise: Terms) -> Terms:
-    """The first cost with more than one loss chunk, the second with one."""
-    return then.times(chunked=1) + otherwise + otherwise.times(chunked=1) * -1.0
+    return (nbytes.times(chunked=1), count.times(chunked=1)) if again else (nbytes, count)
 
 
 def _reads(view: View) -> Iterator[_Move]:
@@ -104,7 +108,7 @@ def _reads(view: View) -> Iterator[_Move]:
         for read in run.operation.reads:
             groups[read.value, run.phase, run.operation.scope].append((run, read))
     for (value, phase, scope), readers in groups.items():
-        dims, owners = view.table.values[value].dims, view.stored(value)
+        dims, owners = view.table.values[value].dims, view.stored(value, LAYERS in scope)
         gathered, moved = set(), set()
         for run, read in readers:
             for axis, how in moves_of(view, run, read).items():
@@ -132,7 +136,11 @@ def _updates(view: View) -> Iterator[_Move]:
 def moves_of(view: View, run: Executed, read: Read) -> dict[str, str]:
     """How each axis that shards an operand has to move for the operation that reads it."""
     dims = view.table.values[read.value].dims
-    return operand_moves(view.stored(read.value), view.operation_owners(run.operation), dims, read.dims)
+    stored, needed = view.stored(read.value, LAYERS in run.operation.scope), view.operation_owners(run.operation)
+    moves = operand_moves(stored, needed, dims, read.dims)
+    if run.operation.kind == "attention":
+        moves.pop("context", None)      # its kernel has its own way to see all keys: `exchange`
+    return moves
 
 
 def operand_moves(owners: Owners, needed: Owners, stored: DimIds, read: DimIds) -> dict[str, str]:
@@ -195,7 +203,7 @@ def _moved_results(view: View, run: Executed, over: frozenset[str]) -> Iterator[
     """A result whose owner is another dim than the operation's."""
     op = run.operation
     dims = view.table.values[op.writes[0]].dims
-    owners = view.owners(dims)
+    owners = view.owners(dims, LAYERS in op.scope)
     needed = view.operation_owners(op)
     moved = frozenset(a for a, dim in needed.items() if a not in over and a in owners and owners[a] != dim)
     if moved:
@@ -206,15 +214,16 @@ def _moved_results(view: View, run: Executed, over: frozenset[str]) -> Iterator[
 def _reductions(view: View, value: int, over: frozenset[str], run: Executed) -> Iterator[_Move]:
     """The reduction of a partial sum: scattered over the axes that the result owns, whole over the others.
 
-    XLA moves an all-reduce out of the loop over microbatches (its pass `while-loop-all-reduce-code-motion`) where its
-    result is only accumulated: no inner loop holds it, and no other gradient is added to it first.
+    Gradients that are whole on every replica are added up over microbatches first and reduced over `data` once a step.
     """
     op, dims = run.operation, view.table.values[value].dims
-    owners = frozenset(view.owners(dims))
+    inside, is_gradient = LAYERS in op.scope, run.phase == "backward" and not view.has_batch(dims)
+    owners = frozenset(view.gradient_owners(dims, inside) if is_gradient else view.owners(dims, inside))
     about = (run.phase, dims, view.table.nbytes(value))
-    if over - owners:
-        mixed = any(value in {r.value for r in o.reads} for o in view.table.operations if o.primitive in SUMS)
-        hoisted = run.phase == "backward" and not op.scope and not mixed
-        yield _Move("all-reduce", over - owners, *about, owners, op.times, op.scope, hoisted)
+    once = (over - owners) & REPLICAS if is_gradient else frozenset()
+    if once:
+        yield _Move("all-reduce", once, *about, owners, op.times, op.scope, hoisted=True)
+    if over - owners - once:
+        yield _Move("all-reduce", over - owners - once, *about, owners, op.times, op.scope)
     if over & owners:
         yield _Move("reduce-scatter", over & owners, *about, owners - over, op.times, op.scope)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from jaxplan.estimate.terms import Terms
 from jaxplan.estimate.view import Executed, View
+from jaxplan.workload.cut import LAYERS
 
 HEAVY = ("matmul", "attention", "lookup")      # kinds whose operands and results are arrays in memory
 
@@ -21,6 +22,7 @@ class Work:
 
     kind: str
     recomputed: bool
+    in_layers: bool
     flops: Terms
     nbytes: Terms
 
@@ -46,15 +48,17 @@ def work(view: View) -> tuple[Work, ...]:
     merged: dict[tuple, tuple[Terms, Terms]] = defaultdict(lambda: (Terms(), Terms()))
     for run in view.executed:
         op = run.operation
-        flops = view.per_step(op.flops * op.times, op.dims, set(view.operation_owners(op)), run.phase)
+        inside = LAYERS in op.scope
+        flops = view.per_step(op.flops * op.times, op.dims, set(view.operation_owners(op)), run.phase, inside)
         heavy = op.kind in HEAVY
         nbytes = _bytes(view, run, kept, None if heavy else passes)
         if view.repeats_loss(run):
             flops, nbytes = flops.times(chunked=1), nbytes.times(chunked=1)
-        key = (op.kind, run.recomputed, *sorted(flops.coefficients)) if heavy else ("memory-bound", run.recomputed)
+        about = (op.kind if heavy else "memory-bound", run.recomputed, inside)
+        key = (*about, *sorted(flops.coefficients)) if heavy else about
         old_flops, old_bytes = merged[key]
         merged[key] = (old_flops + flops, old_bytes + nbytes)
-    return tuple(Work(key[0], key[1], *costs) for key, costs in merged.items())
+    return tuple(Work(*key[:3], *costs) for key, costs in merged.items())
 
 
 def _bytes(view: View, run: Executed, kept: frozenset[int], passes: set | None) -> Terms:
@@ -63,7 +67,7 @@ def _bytes(view: View, run: Executed, kept: frozenset[int], passes: set | None) 
     Fused operations share `passes`: what one of them has read in a phase, the others find in registers.
     """
     op, nbytes = run.operation, Terms()
-    needed = view.operation_owners(op)
+    needed, inside = view.operation_owners(op), LAYERS in op.scope
     for read in op.reads:
         key = (read.value, run.phase, run.recomputed)
         if read.value not in kept or (passes is not None and key in passes):
@@ -72,11 +76,10 @@ def _bytes(view: View, run: Executed, kept: frozenset[int], passes: set | None) 
             passes.add(key)
         dims = view.table.values[read.value].dims
         owners = {axis for axis, dim in needed.items() if dim in dims}
-        nbytes = nbytes + view.per_step(view.table.nbytes(read.value) * op.times, dims, owners, run.phase)
+        nbytes = nbytes + view.per_step(view.table.nbytes(read.value) * op.times, dims, owners, run.phase, inside)
     for value in op.writes:
         if value in kept:
             dims = view.table.values[value].dims
-            nbytes = nbytes + view.per_step(
-                view.table.nbytes(value) * op.times, dims, set(view.owners(dims)), run.phase
-            )
+            owners = set(view.owners(dims, inside))
+            nbytes = nbytes + view.per_step(view.table.nbytes(value) * op.times, dims, owners, run.phase, inside)
     return nbytes

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxplan.estimate.memory import PARTS
 from jaxplan.estimate.step import Estimates
+from jaxplan.plan.sharding import AXES
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,20 @@ class Estimate:
         return max(self.time_s, key=lambda name: self.time_s[name])
 
 
-def estimate_of(estimates: Estimates, row: int) -> Estimate:
-    """One row of many estimates."""
+def estimate_of(estimates: Estimates, row: int, sizes: Sequence[int], bubble: float = 1.0) -> Estimate:
+    """One row of many estimates.
+
+    Args:
+        sizes: of the plan's axes, in the order of `AXES`: collectives are named by those that move something.
+        bubble: time of the plan's pipeline over the time of its work.
+    """
+    large = {axis for axis, size in zip(AXES, sizes, strict=True) if size > 1}
     times: dict[str, float] = defaultdict(float)
     for i, entry in enumerate(estimates.works):
-        times["recompute" if entry.recomputed else entry.kind] += float(estimates.compute_s[row, i])
+        spent = float(estimates.compute_s[row, i])
+        idle = spent * (1 - 1 / bubble) if entry.in_layers else 0.0
+        times["recompute" if entry.recomputed else entry.kind] += spent - idle
+        times["pipeline bubble"] += idle
     communication: dict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
     nbytes: dict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
     state: dict[str, float] = defaultdict(float)
@@ -53,9 +64,10 @@ def estimate_of(estimates: Estimates, row: int) -> Estimate:
         spent, moved = float(estimates.collective_s[row, i]), float(estimates.collective_bytes[row, i])
         if not moved:
             continue
-        communication[entry.kind, entry.axes] += spent
-        nbytes[entry.kind, entry.axes] += moved
-        name = f"exposed {'+'.join(entry.axes)} {entry.kind}"
+        axes = tuple(axis for axis in entry.axes if axis in large)
+        communication[entry.kind, axes] += spent
+        nbytes[entry.kind, axes] += moved
+        name = f"exposed {'+'.join(axes)} {entry.kind}"
         if entry.prefetchable:
             state[name] += spent
         else:

@@ -13,8 +13,9 @@ from functools import cached_property
 from jaxplan.estimate.communication import moves_of, partial_sums, summed
 from jaxplan.estimate.compute import HEAVY, materialized
 from jaxplan.estimate.scheduler import Scheduler
-from jaxplan.estimate.terms import Terms, total
+from jaxplan.estimate.terms import Terms, total, without_pipeline
 from jaxplan.estimate.view import Executed, View
+from jaxplan.workload.cut import LAYERS
 
 Part = tuple[str, Terms]
 UNSCATTERED = "before it is scattered"
@@ -135,7 +136,10 @@ def _gathered(view: View, run: Executed, batch: bool) -> list[Part]:
         moves = moves_of(view, run, read)
         if moves and view.has_batch(view.table.values[read.value].dims) == batch:
             whole = view.live(read.value, without=[axis for axis, how in moves.items() if how == "all-gather"])
-            parts.append((_describe(view, read.value, "gathered"), _in_chunks(view, run, read.value, whole)))
+            whole = _in_chunks(view, run, read.value, whole)
+            if not batch and LAYERS in run.operation.scope:
+                whole = without_pipeline(whole)     # a stage has gathered its weights before: `memory`
+            parts.append((_describe(view, read.value, "gathered"), whole))
     return parts
 
 
@@ -143,7 +147,8 @@ def _results(view: View, run: Executed, last: dict[int, int]) -> list[Part]:
     """An operation's result before it is scattered, or one that nobody here reads."""
     parts = []
     for value in run.operation.writes:
-        scattered = summed(view, run) & set(view.owners(view.table.values[value].dims))
+        inside = LAYERS in run.operation.scope
+        scattered = summed(view, run) & set(view.owners(view.table.values[value].dims, inside))
         if scattered or value not in last:
             how = UNSCATTERED if scattered else ""
             whole = _in_chunks(view, run, value, view.live(value, without=scattered))

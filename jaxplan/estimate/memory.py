@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from jaxplan.estimate.liveness import Point, working_sets
 from jaxplan.estimate.scheduler import Scheduler
-from jaxplan.estimate.terms import AXES, Terms, total
+from jaxplan.estimate.terms import Terms, total, without_pipeline
 from jaxplan.estimate.view import Executed, View
-from jaxplan.plan.sharding import Rules
+from jaxplan.plan.sharding import AXES, Rules
 from jaxplan.workload.table import Leaf, Table
 
 PARTS = ("params", "optimizer", "batch", "gradients", "activations", "workspace")
@@ -64,14 +64,15 @@ def _leaves(table: Table, rules: Rules, leaves: tuple[Leaf, ...]) -> Terms:
 def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
     """Forward, loss, backward and update, each with the largest working sets of its operations."""
     table = view.table
-    gradients = _leaves(table, view.rules.storage, table.parameters)
+    gradients = _leaves(table, view.rules.storage_of_gradients, table.parameters)
     accumulators = gradients.times(accumulating=1)
-    stacked = total([view.live(v) * table.values[v].copies for v in view.cut.saved if table.values[v].copies > 1])
+    stacked = total([view.stacked(v) for v in view.cut.saved if table.values[v].copies > 1])
     saved = stacked + total([view.live(v) for v in view.cut.saved if table.values[v].copies == 1])
     resident = frozenset(
         {i for i, value in enumerate(table.values) if value.kind == "parameter"} | set(view.cut.saved)
     )
-    casts = _cast_weights(view) if scheduler.hoists_casts else Terms()
+    casts = without_pipeline(_cast_weights(view)) if scheduler.hoists_casts else Terms()
+    held = _stage_weights(view)
     moments = []
     for name, runs, grads, kept in (
         ("forward", _between(view, "forward", INSIDE), accumulators, saved),
@@ -79,21 +80,41 @@ def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
         ("backward", _between(view, "backward", INSIDE), gradients + accumulators, stacked),
         ("embedding", _between(view, "backward", AFTER), gradients + accumulators, Terms()),
     ):
+        # a stage's gradients of its gathered weights grow beside them from microbatch to microbatch
+        stage = held * (2.0 if name == "backward" else 1.0)
         for point in _largest(working_sets(view, runs, resident, scheduler)):
-            moments.append(Moment(f"{name}: {point.name}", grads, kept, point.alive + casts))
+            moments.append(Moment(f"{name}: {point.name}", grads, kept, point.alive + casts + stage))
     moments.append(Moment("update", gradients, Terms(), Terms()))
     return tuple(moments)
 
 
 def _cast_weights(view: View) -> Terms:
     """The sharded copies of all weights in the dtype that they are cast to before they are gathered."""
-    values = view.table.values
+    return total([view.live(value) * view.table.values[value].copies for value in _casts(view)])
+
+
+def _stage_weights(view: View) -> Terms:
+    """The whole weights of a stage's layers in the compute dtype: gathered once a step, kept until its end."""
     copies = []
-    for run in view.executed:
-        op = run.operation
-        if run.phase == "forward" and op.primitive == "convert_element_type" and values[op.reads[0].value].path:
-            copies.append(view.live(op.writes[0]) * values[op.writes[0]].copies)
+    for value in _casts(view):
+        if value in view.inside:
+            owners = view.owners(view.table.values[value].dims, True)
+            scattered = [axis for axis, dim in owners.items() if view.names[dim] == "embed"]
+            whole = view.live(value, without=scattered) * view.table.values[value].copies
+            copies.append(whole.times(stage=-1, pipelining=1))
     return total(copies)
+
+
+def _casts(view: View) -> list[int]:
+    """The weights as they are computed with: cast to the compute dtype."""
+    values = view.table.values
+    return [
+        run.operation.writes[0]
+        for run in view.executed
+        if run.phase == "forward"
+        and run.operation.primitive == "convert_element_type"
+        and values[run.operation.reads[0].value].path
+    ]
 
 
 BEFORE, INSIDE, AFTER = "before", "inside", "after"

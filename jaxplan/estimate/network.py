@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxplan.errors import JaxplanError
-from jaxplan.estimate.terms import AXES
 from jaxplan.machine.collectives import seconds
 from jaxplan.machine.links import Links
 from jaxplan.machine.placement import Placement, place
 from jaxplan.machine.topology import Machine
+from jaxplan.plan.plan import mesh_axes
+from jaxplan.plan.sharding import AXES
 
 PROBE_BYTES = 1e9       # `collectives.seconds` is a line in the bytes: two points give its start and its slope
 
@@ -39,13 +40,14 @@ class Network:
     `illegal` holds, by mesh row, why a mesh cannot be placed on the machine's physical axes.
     """
 
-    def __init__(self, machine: Machine, meshes: Sequence[tuple[int, int, int]]) -> None:
+    def __init__(self, machine: Machine, meshes: Sequence[tuple[int, ...]]) -> None:
         self.machine, self.meshes = machine, tuple(meshes)
         self.placements: list[Placement | None] = []
         self.illegal: dict[int, str] = {}
         for row, sizes in enumerate(self.meshes):
             try:
-                self.placements.append(place(machine, dict(zip(AXES, sizes, strict=True))))
+                axes = mesh_axes(dict(zip(AXES, sizes, strict=True)))
+                self.placements.append(place(machine, {axis.name: axis.size for axis in axes}))
             except (JaxplanError, ValueError) as error:
                 self.placements.append(None)
                 self.illegal[row] = str(error)
@@ -63,7 +65,7 @@ class Network:
 
 def _line(kind: str, axes: tuple[str, ...], placement: Placement | None) -> tuple[float, float, float, float]:
     """Start, slope, ideal slope, and whether anything moves."""
-    links = placement.links(axes) if placement is not None else None
+    links = placement.links(tuple(a for a in axes if a in placement.sizes)) if placement is not None else None
     if links is None or links.size == 1:
         return 0.0, 0.0, 0.0, 0.0
     start, slope = _start_and_slope(kind, links.achieved())

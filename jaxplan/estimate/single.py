@@ -6,19 +6,30 @@ import numpy as np
 
 from jaxplan.estimate.ledger import Estimate, estimate_of
 from jaxplan.estimate.network import Network
+from jaxplan.estimate.schedule_terms import pipelines
 from jaxplan.estimate.step import Estimator
-from jaxplan.estimate.terms import AXES, rows
+from jaxplan.estimate.terms import Pipeline, rows
 from jaxplan.estimate.view import View
 from jaxplan.plan.plan import Plan
 from jaxplan.plan.remat import policy
+from jaxplan.plan.sharding import AXES
 from jaxplan.workload.cut import cut
 from jaxplan.workload.table import Table
 
 
 def estimate_plan(plan: Plan, table: Table) -> Estimate:
     """The whole ledger of a plan, as a search would make it from the table of the plan's workload."""
-    data, fsdp, tensor = (plan.size_of_role(axis) for axis in AXES)
-    view = View(table, plan.rules, cut(table, policy(plan.remat).saved))
-    network = Network(plan.machine, [(data, fsdp, tensor)])
-    variables = rows((data, fsdp, tensor), plan.microbatches, plan.loss_chunks)
-    return estimate_of(Estimator(view, plan.machine).evaluate(variables, np.array([0]), network), 0)
+    sizes = tuple(plan.size(axis) for axis in AXES)
+    view = View(table, plan.rules, cut(table, policy(plan.remat).saved), plan.context_attention)
+    network = Network(plan.machine, [sizes])
+    pipeline = pipeline_of(plan)
+    variables = rows(sizes, plan.microbatches, plan.loss_chunks, pipeline)
+    found = Estimator(view, plan.machine).evaluate(variables, np.array([0]), network)
+    return estimate_of(found, 0, sizes, 1.0 if pipeline is None else float(pipeline.bubble[0]))
+
+
+def pipeline_of(plan: Plan) -> Pipeline | None:
+    """What a plan's stages add; None where it has none."""
+    if plan.stages == 1:
+        return None
+    return pipelines([plan.schedule], *np.array([[0], [plan.stages], [plan.microbatches], [plan.repeats]]))

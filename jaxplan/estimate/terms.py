@@ -1,7 +1,7 @@
 """Costs in term form: a sum of coefficients times powers of the plan's sizes.
 
-For fixed rules every cost of a plan is a polynomial in the sizes of the mesh axes, the microbatches and the loss
-chunks: an operation's work falls with the size of each axis that shards it, a live activation with the microbatches, a
+For fixed rules every cost of a plan is a polynomial in the sizes of the mesh axes, the microbatches, the loss chunks:
+an operation's work falls with the size of each axis that shards it, a live activation with the microbatches, a
 gathered weight rises with them. The terms are collected once (milliseconds); any number of plans is then one matrix
 product.
 """
@@ -15,10 +15,19 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-#: What the terms are powers of. `accumulating` is 1 with more than one microbatch and 0 with one, `chunked` is 1 with
-#: more than one loss chunk and 0 with one.
-VARIABLES = ("data", "fsdp", "tensor", "microbatches", "loss_chunks", "accumulating", "chunked")
-AXES = VARIABLES[:3]
+from jaxplan.plan.sharding import AXES
+
+#: What the terms are powers of: the sizes of the mesh axes, and
+#: `microbatches`: sequential parts whose gradients are accumulated (1 where there are stages), `pipelined`: those that
+#: follow each other through stages (1 where there are none), `loss_chunks`; `bubble`: time of a pipeline over the time
+#: of its work, `ticks`: messages between stages (0 without stages), `in_flight`: microbatches of whose layers a stage
+#: keeps the residuals; 1 or 0: `accumulating` (several microbatches are accumulated), `chunked` (several loss chunks),
+#: `pipelining` (several stages).
+VARIABLES: tuple[str, ...] = (
+    *AXES,
+    *("microbatches", "pipelined", "loss_chunks", "bubble", "ticks", "in_flight"),
+    *("accumulating", "chunked", "pipelining"),
+)
 Exponents = tuple[int, ...]
 
 
@@ -30,15 +39,42 @@ def exponents(**powers: int) -> Exponents:
     return tuple(powers.get(name, 0) for name in VARIABLES)
 
 
-def rows(sizes: ArrayLike, microbatches: ArrayLike, loss_chunks: ArrayLike) -> Float[np.ndarray, "plans variables"]:
+def rows(
+    sizes: ArrayLike, microbatches: ArrayLike, loss_chunks: ArrayLike, pipeline: Pipeline | None = None
+) -> Float[np.ndarray, "plans variables"]:
     """The variables of plans, one row a plan.
 
     Args:
-        sizes: [plans, axes], the sizes of data, fsdp and tensor.
+        sizes: [plans, axes], the sizes of `AXES`.
         microbatches, loss_chunks: [plans].
+        pipeline: what plans with stages add; None where no plan has any.
     """
+    sizes = np.atleast_2d(np.asarray(sizes))
     micro, chunks = np.atleast_1d(np.asarray(microbatches)), np.atleast_1d(np.asarray(loss_chunks))
-    return np.column_stack([np.atleast_2d(np.asarray(sizes)), micro, chunks, micro > 1, chunks > 1]).astype(float)
+    staged = sizes[:, AXES.index("stage")] > 1
+    if pipeline is None:
+        if staged.any():
+            raise ValueError("plans with stages need a pipeline's figures, got none")
+        pipeline = Pipeline.none(len(sizes))
+    whole = np.where(staged, 1, micro)
+    figures = [np.where(staged, pipeline.bubble, 1), np.where(staged, pipeline.ticks, 0)]
+    figures.append(np.where(staged, pipeline.in_flight, 1))
+    return np.column_stack(
+        [sizes, whole, np.where(staged, micro, 1), chunks, *figures, whole > 1, chunks > 1, staged]
+    ).astype(float)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Of plans with stages: the variables `bubble`, `ticks` and `in_flight`, each [plans]."""
+
+    bubble: np.ndarray
+    ticks: np.ndarray
+    in_flight: np.ndarray
+
+    @classmethod
+    def none(cls, plans: int) -> Pipeline:
+        return cls(np.ones(plans), np.zeros(plans), np.ones(plans))
 
 
 @dataclass(frozen=True)
@@ -76,6 +112,11 @@ def total(parts: Sequence[Terms]) -> Terms:
     for part in parts:
         out = out + part
     return out
+
+
+def without_pipeline(cost: Terms) -> Terms:
+    """The cost of plans with one stage; none where there are several."""
+    return cost + cost.times(pipelining=1) * -1.0
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from jaxplan.estimate.terms import AXES, Terms
-from jaxplan.plan.sharding import Rules
-from jaxplan.workload.cut import Cut
+from jaxplan.estimate.terms import Terms
+from jaxplan.plan.sharding import AXES, Rules
+from jaxplan.workload.cut import LAYERS, Cut
 from jaxplan.workload.table import DimIds, Operation, Phase, Table
 
 Owners = dict[str, int]     # mesh axis -> id of the dim that it shards
+IN_LAYERS = tuple(axis for axis in AXES if axis != "stage")
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,19 @@ class Executed:
 
 
 class View:
-    """A table seen under rules and a cut. Answers are cached: a program has few different tensors."""
+    """A table seen under rules and a cut. Answers are cached: a program has few different tensors.
 
-    def __init__(self, table: Table, rules: Rules, cut: Cut) -> None:
-        self.table, self.rules, self.cut = table, rules, cut
+    Inside of the loop over layers the axis `stage` holds layers and shards nothing else; outside of it a stage is one
+    more part of the batch.
+
+    Args:
+        context: how attention sees all keys (`plan.plan.CONTEXT_ATTENTION`).
+    """
+
+    def __init__(self, table: Table, rules: Rules, cut: Cut, context: str = "ring") -> None:
+        self.table, self.rules, self.cut, self.context = table, rules, cut, context
         self.names = [dim.name for dim in table.dims]
-        self._owners: dict[DimIds, Owners] = {}
+        self._owners: dict[tuple[DimIds, bool], Owners] = {}
 
     @cached_property
     def executed(self) -> tuple[Executed, ...]:
@@ -42,26 +50,44 @@ class View:
             *(Executed(op, "update") for op in operations if op.phase == "update"),
         )
 
-    def owners(self, dims: DimIds) -> Owners:
-        """Which dim of a tensor (or of an operation) each mesh axis shards."""
-        if dims not in self._owners:
-            found = self.rules.owners([self.names[d] for d in dims], AXES)
-            self._owners[dims] = {axis: dims[i] for axis, i in found.items()}
-        return self._owners[dims]
+    @cached_property
+    def inside(self) -> frozenset[int]:
+        """Values that operations inside of the loop over layers read or write."""
+        found: set[int] = set()
+        for op in self.table.operations:
+            if LAYERS in op.scope:
+                found.update(read.value for read in op.reads)
+                found.update(op.writes)
+        return frozenset(found)
 
-    def stored(self, value: int) -> Owners:
+    def owners(self, dims: DimIds, inside: bool) -> Owners:
+        """Which dim of a tensor (or of an operation) each mesh axis shards, inside or outside of the layers."""
+        if (dims, inside) not in self._owners:
+            axes = IN_LAYERS if inside else AXES
+            found = self.rules.owners([self.names[d] for d in dims], axes)
+            self._owners[dims, inside] = {axis: dims[i] for axis, i in found.items()}
+        return self._owners[dims, inside]
+
+    def stored(self, value: int, inside: bool) -> Owners:
         """Which dim of a value each mesh axis shards where it lies: a batch arrives in whole sequences."""
-        dims, owners = self.table.values[value].dims, self.owners(self.table.values[value].dims)
+        dims = self.table.values[value].dims
+        owners = self.owners(dims, inside)
         if self.table.values[value].kind != "batch":
             return owners
         arriving = self.rules.input.owners([self.names[d] for d in dims], AXES)
         return {axis: dim for axis, dim in owners.items() if axis in arriving}
 
+    def gradient_owners(self, dims: DimIds, inside: bool) -> Owners:
+        """Which dim of a parameter's gradient each mesh axis shards where it is kept."""
+        found = self.rules.storage_of_gradients.owners([self.names[d] for d in dims], IN_LAYERS if inside else AXES)
+        return {axis: dims[i] for axis, i in found.items()}
+
     def operation_owners(self, op: Operation) -> Owners:
         """Owners over all dims of an operation. A lookup runs where its table lies, so the table's owners win."""
-        owners = self.owners(op.dims)
+        inside = LAYERS in op.scope
+        owners = self.owners(op.dims, inside)
         if op.kind == "lookup" and op.reads:
-            owners = owners | self.owners(self._table_dims(op))
+            owners = owners | self.owners(self._table_dims(op), inside)
         return owners
 
     def _table_dims(self, op: Operation) -> DimIds:
@@ -72,10 +98,6 @@ class View:
 
     def has_batch(self, dims: Iterable[int]) -> bool:
         return any(self.names[d] == "batch" for d in dims)
-
-    def share(self, dims: DimIds, without: Iterable[str] = ()) -> dict[str, int]:
-        """Exponents of the part of a tensor that one device holds, not counting the axes in `without`."""
-        return {axis: -1 for axis in self.owners(dims) if axis not in without}
 
     @cached_property
     def chunked(self) -> frozenset[int]:
@@ -106,21 +128,43 @@ class View:
         )
 
     def live(self, value: int, without: Iterable[str] = ()) -> Terms:
-        """Bytes of one copy of a value on one device while one microbatch runs."""
-        dims = self.table.values[value].dims
-        powers = self.share(dims, without)
+        """Bytes of one copy of a value on one device while one microbatch runs.
+
+        Args:
+            without: axes over which it is whole at the time.
+        """
+        dims, inside = self.table.values[value].dims, value in self.inside
+        powers = {axis: -1 for axis in self.owners(dims, inside) if axis not in without}
         if self.has_batch(dims):
-            powers["microbatches"] = -1
+            powers |= {"microbatches": -1, "pipelined": -1} if inside else {"microbatches": -1}
         if value in self.chunked:
             powers["loss_chunks"] = -1
         return Terms.one(self.table.nbytes(value), **powers)
 
-    def per_step(self, amount: float, dims: DimIds, owners: Iterable[str], phase: Phase) -> Terms:
+    def stacked(self, value: int) -> Terms:
+        """Bytes of all copies of a value of the layers that a device keeps at the same time."""
+        return (self.live(value) * self.table.values[value].copies).times(stage=-1, in_flight=1)
+
+    def per_step(self, amount: float, dims: DimIds, owners: Iterable[str], phase: Phase, inside: bool) -> Terms:
         """An amount that each execution costs, divided by the axes in `owners`, over all microbatches of a step.
 
-        An operation with a batch dim handles a part of it in each microbatch; one without is repeated whole.
+        An operation with a batch dim handles a part of it in each microbatch; one without is repeated whole. Inside of
+        the layers a stage has its share of them; it is busy during the bubble, too.
         """
         powers = dict.fromkeys(owners, -1)
-        if phase != "update" and not self.has_batch(dims):
-            powers["microbatches"] = 1
+        if phase != "update":
+            powers |= {"stage": -1} if inside else {}
+            if not self.has_batch(dims):
+                powers["microbatches"] = 1
+            elif inside:
+                powers["bubble"] = 1
         return Terms.one(amount, **powers)
+
+    def executions(self, times: int, dims: DimIds, phase: Phase, inside: bool) -> Terms:
+        """How often something runs on a device in one step."""
+        if phase == "update":
+            return Terms.one(times)
+        powers = {"microbatches": 1}
+        if inside:
+            powers |= {"stage": -1, "pipelined": 1, "bubble": 1} if self.has_batch(dims) else {"stage": -1}
+        return Terms.one(times, **powers)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from jaxplan.machine.topology import Machine
-from jaxplan.plan.sharding import AXES, ROLE_OF_AXIS, Rules, standard_rules
+from jaxplan.plan.sharding import AXES, ROLE_OF_AXIS, Rules, sizes_in_order, standard_rules
 from jaxplan.workload.shape import Workload
 
 MAX_LOGITS = 2**28      # elements: 1 GiB of float32 logits beside what else lives while the loss runs
@@ -173,10 +173,7 @@ def mesh_axes(sizes: Mapping[str, int]) -> tuple[MeshAxis, ...]:
     Raises:
         ValueError: an axis of another name.
     """
-    unknown = set(sizes) - set(AXES)
-    if unknown:
-        raise ValueError(f"axes must be among {', '.join(AXES)}, got {', '.join(sorted(unknown))}")
-    found = [(axis, sizes.get(axis, 1)) for axis in AXES]
+    found = zip(AXES, sizes_in_order(sizes), strict=True)
     return tuple(MeshAxis(a, size, ROLE_OF_AXIS[a]) for a, size in found if size > 1 or a in ALWAYS)
 
 

@@ -21,7 +21,7 @@ Spec = tuple[tuple[str, ...], ...]      # one tuple of mesh axes per tensor dime
 
 #: Every mesh axis that a plan can have, outermost first. An axis is named after its role, but for `group`, which has
 #: the role `tensor` as well: it splits the query heads of one key-value head, which is then on several devices.
-AXES = ("stage", "data", "fsdp", "expert", "context", "tensor", "group")
+AXES: tuple[str, ...] = ("stage", "data", "fsdp", "expert", "context", "tensor", "group")
 ROLE_OF_AXIS = {axis: axis for axis in AXES} | {"group": "tensor"}
 
 ACTIVATION_DIMS = ("batch", "seq", "slot")     # that only activations have
@@ -30,6 +30,14 @@ PRIORITY = (
     *("seq", "slot", "embed"),
 )
 TENSOR_AXES = ("tensor", "group")
+
+
+def sizes_in_order(sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The sizes of all `AXES`, 1 where an axis is not given."""
+    unknown = set(sizes) - set(AXES)
+    if unknown:
+        raise ValueError(f"axes must be among {', '.join(AXES)}, got {', '.join(sorted(unknown))}")
+    return tuple(sizes.get(axis, 1) for axis in AXES)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,10 @@ def summary(record: PlanRecord) -> str:
     plan = record.plan
     work = plan.workload
     mesh = " ".join(f"{name}={size}" for name, size in plan.sizes.items())
-    options = ["ZeRO-1"] * plan.zero1 + ["sequence sharding"] * plan.sequence_sharding
+    options = ["ZeRO-2" if plan.zero2 else "ZeRO-1"] * plan.zero1 + ["sequence sharding"] * plan.sequence_sharding
+    options += [f"{plan.context_attention} attention"] * (plan.size("context") > 1)
+    options += [f"{plan.schedule} of {plan.repeats} repeats"] * (plan.stages > 1)
+    options += ["optimizer in host memory"] * plan.offload_optimizer
     dtypes = f"{work.parameter_dtype} parameters, {work.compute_dtype} compute"
     lines = [
         f"Plan {plan.fingerprint}{' (changed since its evidence was gathered)' if record.stale else ''}",

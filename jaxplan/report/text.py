@@ -43,7 +43,13 @@ def plan_words(plan: Plan) -> str:
     """A plan's mesh with the decisions that have no column of their own."""
     extra = []
     if plan.zero1:
-        extra.append("zero1")
+        extra.append("zero2" if plan.zero2 else "zero1")
+    if plan.size("context") > 1:
+        extra.append(plan.context_attention)
+    if plan.stages > 1:
+        extra.append(plan.schedule if plan.repeats == 1 else f"{plan.schedule} x{plan.repeats}")
+    if plan.offload_optimizer:
+        extra.append("offload")
     if not plan.sequence_sharding and plan.size_of_role("tensor") > 1:
         extra.append("whole-seq")
     return " ".join([plan.label, *extra])

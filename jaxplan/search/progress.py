@@ -54,7 +54,7 @@ class Progress:
     @cached_property
     def tensor_parallel(self) -> np.ndarray:
         """Of every candidate, whether it has tensor parallelism: what estimates are wrong about most differs by it."""
-        return np.array([sizes[2] > 1 for sizes in self.ranking.space.meshes])[self.ranking.space.mesh]
+        return self.ranking.space.size_of("tensor") > 1
 
     def compiled(self) -> list[int]:
         """Candidates that the target's compiler accepted, fastest first."""

@@ -10,11 +10,11 @@ import numpy as np
 from jaxplan.errors import InputError
 from jaxplan.estimate.ledger import Estimate, estimate_of
 from jaxplan.estimate.network import Network
-from jaxplan.estimate.step import Estimates, Estimator
+from jaxplan.estimate.step import Estimator
+from jaxplan.estimate.terms import VARIABLES
 from jaxplan.estimate.view import View
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.remat import policy
-from jaxplan.plan.sharding import standard_rules
 from jaxplan.search.space import Space
 from jaxplan.workload.cut import cut
 from jaxplan.workload.table import Table
@@ -22,6 +22,8 @@ from jaxplan.workload.table import Table
 #: An estimate counts as fitting with this much to spare: the most by which estimates fell short of the compilers in
 #: profiling/calibrations/compiled_accuracy.json, rounded up. What the compiler said replaces it.
 MEMORY_MARGIN = 0.07
+AS_FAST = 1e-3      # relative difference of two estimated times that says nothing
+AT_ONCE = 2**18     # plans whose variables are made at a time: tens of megabytes
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,11 @@ class Ranking:
         return (self.total_bytes * (1 + MEMORY_MARGIN) <= self.machine.device_hbm_bytes) & self.placeable
 
     def order(self, value_s: np.ndarray | None = None, fits: np.ndarray | None = None) -> np.ndarray:
-        """Candidates that fit, fastest first; equally fast ones by memory."""
+        """Candidates that fit, fastest first; of those that are as fast the one that hides least, then the smallest."""
         value_s = self.value_s if value_s is None else value_s
         rows = np.flatnonzero(self.fits if fits is None else fits)
-        return rows[np.lexsort((self.total_bytes[rows], value_s[rows]))]
+        as_fast = np.round(np.log(value_s[rows]) / AS_FAST)
+        return rows[np.lexsort((self.total_bytes[rows], self.high_s[rows], as_fast))]
 
     def nearest_misses(self, count: int) -> np.ndarray:
         """Candidates that do not fit, smallest memory first."""
@@ -59,13 +62,12 @@ class Ranking:
 
     def estimate(self, row: int) -> Estimate:
         """The whole ledger of one candidate."""
-        return estimate_of(self._row(row), 0)
-
-    def _row(self, row: int) -> Estimates:
-        estimator = self.estimators[int(self.space.rules[row]), int(self.space.policy[row])]
-        return estimator.evaluate(
-            self.space.variables()[row : row + 1], self.space.mesh[row : row + 1], self.network
-        )
+        space, which = self.space, np.array([row])
+        estimator = self.estimators[int(space.rules[row]), int(space.policy[row])]
+        variables = space.variables(which)
+        found = estimator.evaluate(variables, space.mesh[which], self.network)
+        bubble = float(variables[0, VARIABLES.index("bubble")])
+        return estimate_of(found, 0, space.meshes[space.mesh[row]], bubble)
 
 
 def rank(space: Space, table: Table, machine: Machine) -> Ranking:
@@ -80,7 +82,6 @@ def rank(space: Space, table: Table, machine: Machine) -> Ranking:
         suggestion = f"a file of your own with matmul_flops_per_s.{table.compute_dtype}, or matmuls of another dtype"
         raise InputError(f"{table.name}: {error}", suggestion=suggestion) from error
     network = Network(machine, space.meshes)
-    variables = space.variables()
     found = np.full((len(space), 4), np.inf)
     estimators = {}
     cuts = [cut(table, policy(name).saved) for name in space.policies]
@@ -89,7 +90,8 @@ def rank(space: Space, table: Table, machine: Machine) -> Ranking:
             rows = np.flatnonzero((space.rules == r) & (space.policy == p))
             if not len(rows):
                 continue
-            view = View(table, standard_rules(rules.sequence_sharding, rules.zero1), kept)
+            view = View(table, rules.rules(space.workload), kept, rules.context)
             estimators[r, p] = estimator = Estimator(view, machine)
-            found[rows] = estimator.totals(variables[rows], space.mesh[rows], network)
+            for part in np.array_split(rows, -(-len(rows) // AT_ONCE)):
+                found[part] = estimator.totals(space.variables(part), space.mesh[part], network)
     return Ranking(space, machine, estimators, network, *found.T)

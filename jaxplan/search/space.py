@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from jaxplan.errors import InputError
+from jaxplan.estimate.schedule_terms import pipelines
 from jaxplan.estimate.terms import rows
 from jaxplan.machine.topology import Machine
-from jaxplan.plan.plan import MeshAxis, Plan, loss_chunks_for
+from jaxplan.plan.plan import Plan, loss_chunks_for, mesh_axes
 from jaxplan.plan.remat import policies_of
-from jaxplan.search.dims import STORAGE_DIMS, TENSOR_DIMS, dim_sizes
+from jaxplan.plan.schedule import SCHEDULES, reason, schedule
+from jaxplan.plan.sharding import AXES
+from jaxplan.search.dims import dim_sizes
+from jaxplan.search.legal import RuleSet, mesh_reason, rule_sets, rules_reason
+from jaxplan.search.meshes import Sizes, divisors, meshes, searched_axes
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.table import Table
 
-Sizes = tuple[int, int, int]        # data, fsdp, tensor
-
-
-@dataclass(frozen=True)
-class RuleSet:
-    """The two decisions that change the rules: ZeRO-1 over `data`, sequence sharding at the boundary."""
-
-    zero1: bool
-    sequence_sharding: bool
+EXECUTABLE = tuple(name for name, found in SCHEDULES.items() if found.executable)
+STAGE = AXES.index("stage")
 
 
 @dataclass(frozen=True)
@@ -34,17 +32,22 @@ class Space:
     """All candidates. Row `i` of every array is one plan.
 
     Attributes:
-        meshes: the distinct mesh sizes (data, fsdp, tensor).
-        mesh: index into `meshes`; policy: index into `policies`; rules: index into `rule_sets`.
+        meshes: the distinct mesh sizes, in the order of `AXES`.
+        mesh: index into `meshes`; policy: index into `policies`; rules: index into `rule_sets`; schedule: index into
+            `schedules`.
         rejected: how many candidates were refused, by reason.
     """
 
+    workload: Workload
     meshes: tuple[Sizes, ...]
     policies: tuple[str, ...]
     rule_sets: tuple[RuleSet, ...]
+    schedules: tuple[str, ...]
     mesh: np.ndarray
     policy: np.ndarray
     rules: np.ndarray
+    schedule: np.ndarray
+    repeats: np.ndarray
     microbatches: np.ndarray
     loss_chunks: np.ndarray
     rejected: Mapping[str, int]
@@ -52,121 +55,149 @@ class Space:
     def __len__(self) -> int:
         return len(self.mesh)
 
-    def variables(self) -> np.ndarray:
-        """`estimate.terms.VARIABLES` of every plan, float [plans, variables]."""
-        sizes = np.array(self.meshes, dtype=float).reshape(-1, 3)[self.mesh]
-        return rows(sizes, self.microbatches, self.loss_chunks)
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """The axis sizes of every mesh, int [meshes, axes]."""
+        return np.array(self.meshes).reshape(-1, len(AXES))
+
+    def size_of(self, axis: str) -> np.ndarray:
+        """The size of an axis in every plan."""
+        return self.sizes[self.mesh, AXES.index(axis)]
+
+    def variables(self, which: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """`estimate.terms.VARIABLES` of some plans (of all), float [plans, variables]."""
+        sizes, micro = self.sizes[self.mesh[which]], self.microbatches[which]
+        found = pipelines(self.schedules, self.schedule[which], sizes[:, STAGE], micro, self.repeats[which])
+        return rows(sizes, micro, self.loss_chunks[which], found)
 
     def plan(self, index: int, machine: Machine, workload: Workload, attention: str, flags: Mapping) -> Plan:
         """One candidate as a plan."""
-        names = ("data", "fsdp", "tensor")
         rules = self.rule_sets[self.rules[index]]
-        sizes = self.meshes[self.mesh[index]]
+        sizes = dict(zip(AXES, self.meshes[self.mesh[index]], strict=True))
         return Plan(
             machine=machine,
             workload=workload,
-            axes=tuple(MeshAxis(name, size, name) for name, size in zip(names, sizes, strict=True)),
+            axes=mesh_axes(sizes),
             remat=self.policies[self.policy[index]],
             microbatches=int(self.microbatches[index]),
             loss_chunks=int(self.loss_chunks[index]),
             attention=attention,
             zero1=rules.zero1,
+            zero2=rules.zero2,
             sequence_sharding=rules.sequence_sharding,
+            context_attention=rules.context,
+            schedule=self.schedules[self.schedule[index]],
+            repeats=int(self.repeats[index]),
             compiler_flags=flags,
         )
 
 
-def factorizations(devices: int) -> Iterator[Sizes]:
-    """All (data, fsdp, tensor) whose product is `devices`."""
-    divisors = [d for d in range(1, devices + 1) if devices % d == 0]
-    for tensor in divisors:
-        for fsdp in divisors:
-            if devices % (tensor * fsdp) == 0:
-                yield devices // (tensor * fsdp), fsdp, tensor
-
-
-def enumerate_space(workload: Workload, table: Table, machine: Machine) -> Space:
+def enumerate_space(
+    workload: Workload, table: Table, machine: Machine, schedules: Sequence[str] = EXECUTABLE
+) -> Space:
     """Every candidate that divides evenly, and the count of those that do not, by reason.
+
+    Args:
+        schedules: the orders of a pipeline's microbatches that are tried (`plan.schedule.SCHEDULES`).
 
     Raises:
         InputError: the batch cannot be divided over the machine in any way.
     """
-    rejected: Counter[str] = Counter()
-    rows: list[tuple[int, int, int, int, int]] = []
-    meshes: list[Sizes] = []
-    policies = tuple(policies_of(workload))
-    rule_sets = tuple(RuleSet(z, s) for z in (False, True) for s in (True, False))
-    limits = dim_sizes(table)
-    for sizes in factorizations(machine.devices):
-        reason = mesh_reason(sizes, workload, limits)
-        if reason:
-            rejected[reason] += 1
-            continue
-        meshes.append(sizes)
-        for rules, rule_set in enumerate(rule_sets):
-            reason = rules_reason(sizes, rule_set, limits)
-            if reason:
-                rejected[reason] += 1
-                continue
-            for micro, policy in itertools.product(
-                _divisors(workload.batch // (sizes[0] * sizes[1])), range(len(policies))
-            ):
-                local = workload.batch // (sizes[0] * sizes[1] * micro)
-                chunks = 1      # a user's loss is as it is written
-                if workload.model is not None:
-                    chunks = loss_chunks_for(local * workload.seq, limits.get("vocab", sizes[2]) // sizes[2])
-                rows.append((len(meshes) - 1, policy, rules, micro, chunks))
-    if not rows:
-        raise InputError(*no_candidates(workload, machine, limits, rejected))
-    mesh, policy, rules, micro, chunks = np.array(rows).T
-    return Space(tuple(meshes), policies, rule_sets, mesh, policy, rules, micro, chunks, dict(rejected))
+    building = _Building(workload, dim_sizes(table), tuple(schedules))
+    for sizes in meshes(machine.devices, searched_axes(workload, building.limits)):
+        building.add(sizes)
+    if not building.parts:
+        raise InputError(*no_candidates(workload, machine, building.rejected))
+    return building.space()
 
 
-def mesh_reason(sizes: Sizes, workload: Workload, limits: Mapping[str, int]) -> str:
-    """Why these mesh sizes are illegal for every plan, or an empty text."""
-    data, fsdp, tensor = sizes
-    if workload.batch % (data * fsdp):
-        return "batch is not divisible by data x fsdp"
-    if limits.get("embed", fsdp) % fsdp:
-        return "embed is not divisible by fsdp"
-    for dim in TENSOR_DIMS:
-        if limits.get(dim, tensor) % tensor:
-            return f"{dim} is not divisible by tensor"
-    for axis, size, dims in (("fsdp", fsdp, STORAGE_DIMS), ("tensor", tensor, TENSOR_DIMS)):
-        if size > 1 and not set(dims) & set(limits):
-            return f"{axis} has no dim of a weight to shard"
-    return ""
+class _Building:
+    """A space on its way."""
+
+    def __init__(self, workload: Workload, limits: Mapping[str, int], schedules: tuple[str, ...]) -> None:
+        self.workload, self.limits, self.schedules = workload, limits, schedules
+        self.policies = tuple(policies_of(workload))
+        self.rule_sets = rule_sets(workload)
+        self.rejected: Counter[str] = Counter()
+        self.meshes: list[Sizes] = []
+        self.parts: list[np.ndarray] = []
+
+    def add(self, sizes: Sizes) -> None:
+        """All candidates of one mesh."""
+        of = dict(zip(AXES, sizes, strict=True))
+        if broken := mesh_reason(of, self.workload, self.limits):
+            self.rejected[broken] += 1
+            return
+        legal = []
+        for i, rules in enumerate(self.rule_sets):
+            if broken := rules_reason(of, rules, self.workload, self.limits):
+                self.rejected[broken] += 1
+            else:
+                legal.append(i)
+        orders = self._orders(of)
+        if not legal or not orders:
+            return
+        self.meshes.append(sizes)
+        pairs = [(r, p) for r in legal for p in range(len(self.policies))]
+        grid = np.empty((len(orders), len(pairs), 7), dtype=np.int32)
+        grid[..., 0] = len(self.meshes) - 1
+        grid[..., 1:3] = np.array(pairs)[None]
+        grid[..., 3:] = np.array(orders)[:, None]
+        kept = grid.reshape(-1, 7)
+        useless = np.array([rules.zero2 for rules in self.rule_sets])[kept[:, 1]] & (kept[:, 5] == 1)
+        if useless.any():
+            self.rejected["ZeRO-2 keeps no gradients where there is one microbatch"] += int(useless.sum())
+        self.parts.append(kept[~useless])
+
+    def _orders(self, of: Mapping[str, int]) -> list[tuple[int, int, int, int]]:
+        """(schedule, repeats, microbatches, loss chunks) that a mesh can have."""
+        here = self.workload.batch // (of["data"] * of["fsdp"] * of["expert"])
+        found = []
+        for micro in divisors(here):
+            for i, repeats in self._schedules(of["stage"], micro):
+                local = here // of["stage"] if of["stage"] > 1 else here // micro
+                found.append((i, repeats, micro, self._loss_chunks(local, of)))
+        return found
+
+    def _schedules(self, stages: int, micro: int) -> list[tuple[int, int]]:
+        if stages == 1:
+            return [(0, 1)]
+        layers = self.workload.model.repeated_layers if self.workload.model is not None else self.limits["layers"]
+        found = []
+        for i, name in enumerate(self.schedules):
+            for repeats in divisors(layers // stages)[1:] if schedule(name).needs_repeats else [1]:
+                if broken := reason(name, stages, micro, repeats, layers):
+                    self.rejected[broken] += 1
+                else:
+                    found.append((i, repeats))
+        return found
+
+    def _loss_chunks(self, sequences: int, of: Mapping[str, int]) -> int:
+        if self.workload.model is None:
+            return 1        # a user's loss is as it is written
+        shards = of["tensor"] * of["group"]
+        tokens, vocab = sequences * self.workload.seq // of["context"], self.limits.get("vocab", shards)
+        return loss_chunks_for(tokens, vocab // shards)
+
+    def space(self) -> Space:
+        mesh, rules, policy, order, repeats, micro, chunks = np.concatenate(self.parts).T
+        return Space(
+            self.workload,
+            tuple(self.meshes),
+            self.policies,
+            self.rule_sets,
+            self.schedules,
+            *(mesh, policy, rules, order, repeats, micro, chunks),
+            dict(self.rejected),
+        )
 
 
-def rules_reason(sizes: Sizes, rules: RuleSet, limits: Mapping[str, int]) -> str:
-    """Why this rule set is illegal (or says nothing new) on these mesh sizes, or an empty text."""
-    data, fsdp, tensor = sizes
-    if rules.zero1 and data == 1:
-        return "ZeRO-1 shards nothing where data is 1"
-    if rules.zero1 and limits.get("embed", 1) % (fsdp * data):
-        return "embed is not divisible by fsdp x data (ZeRO-1)"
-    if not rules.sequence_sharding and tensor == 1:
-        return "sequence sharding changes nothing where tensor is 1"
-    if not rules.sequence_sharding and "seq" not in limits:
-        return "sequence sharding changes nothing where there is no sequence"
-    if rules.sequence_sharding and limits.get("seq", tensor) % tensor:
-        return "seq is not divisible by tensor"
-    return ""
-
-
-def no_candidates(
-    workload: Workload, machine: Machine, limits: Mapping[str, int], rejected: Mapping[str, int]
-) -> tuple[str, str, str]:
+def no_candidates(workload: Workload, machine: Machine, rejected: Mapping[str, int]) -> tuple[str, str, str]:
     """The three parts of the message when nothing divides evenly."""
-    reasons = "; ".join(f"{reason} ({count})" for reason, count in sorted(rejected.items(), key=lambda r: -r[1]))
-    good = [b for b in range(1, 4 * machine.devices + 1) if b % machine.devices == 0][:1]
+    reasons = "; ".join(f"{words} ({count})" for words, count in sorted(rejected.items(), key=lambda r: -r[1]))
     near = -(-workload.batch // machine.devices) * machine.devices
     return (
         f"batch {workload.batch} over {machine.devices} devices leaves no legal plan: {reasons}",
         "a batch that data x fsdp divides",
-        f"--batch {near or good[0]}",
+        f"--batch {near}",
     )
-
-
-def _divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0]

@@ -17,9 +17,9 @@ def baseline(ranking: Ranking) -> int | None:
     With full rematerialization, where the program leaves that open.
     """
     space = ranking.space
-    sizes = np.array(space.meshes)[space.mesh]
+    fsdp = space.size_of("fsdp") == ranking.machine.devices
     full = space.policies.index("full") if "full" in space.policies else 0
-    plain = (sizes[:, 0] == 1) & (sizes[:, 2] == 1) & (space.policy == full) & ranking.fits
+    plain = fsdp & (space.policy == full) & ranking.fits
     rows = np.flatnonzero(plain)
     return int(rows[ranking.value_s[rows].argmin()]) if len(rows) else None
 

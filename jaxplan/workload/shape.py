@@ -92,6 +92,11 @@ class ModelShape:
         )
 
     @property
+    def repeated_layers(self) -> int:
+        """The equal layers that are stacked and that stages divide: all but leading dense ones of a mixture of experts."""
+        return self.layers - (self.experts.first_dense_layers if self.experts is not None else 0)
+
+    @property
     def gated(self) -> bool:
         """Whether the feed-forward has a gate matrix beside the up matrix."""
         return self.activation in ("swiglu", "geglu")

@@ -20,7 +20,9 @@ from jaxplan.compile.environment import Availability
 from jaxplan.errors import InputError
 from jaxplan.machine import catalogue
 from jaxplan.plan.files import read
+from jaxplan.plan.plan import Plan, mesh_axes
 from jaxplan.report import text
+from jaxplan.workload.shape import Workload
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = """
@@ -221,7 +223,9 @@ def test_kernels_by_what_they_take():
 
 
 def row(remat):
-    plan = SimpleNamespace(label="data=2 fsdp=4", zero1=True, sequence_sharding=True, remat=remat, microbatches=4)
+    axes = mesh_axes({"data": 2, "fsdp": 4})
+    work = Workload(model=catalogue.model("llama3.2-1b"), batch=32, seq=8192)
+    plan = Plan(catalogue.machine("1x8", "h100"), work, axes, remat, 4, "cudnn", zero1=True)
     return SimpleNamespace(
         plan=plan,
         memory_bytes={"total": 12.3 * 2**30, "capacity": 15.75 * 2**30},

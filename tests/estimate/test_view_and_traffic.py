@@ -10,7 +10,7 @@ from jaxplan.estimate.liveness import working_sets
 from jaxplan.estimate.scheduler import SCHEDULERS
 from jaxplan.estimate.terms import rows
 from jaxplan.estimate.view import View
-from jaxplan.plan.sharding import standard_rules
+from jaxplan.plan.sharding import AXES, sizes_in_order, standard_rules
 from jaxplan.workload.cut import cut
 from jaxplan.workload.table import Dim, Leaf, Operation, Read, Table, Value
 
@@ -54,10 +54,14 @@ def view(sequence_sharding=True, zero1=False):
     return View(table(), standard_rules(sequence_sharding, zero1), cut(table(), None))
 
 
+def variables(sizes, micro=1):
+    return rows(sizes_in_order(sizes), micro, 1)
+
+
 def bytes_of(data=1, fsdp=1, tensor=1, micro=1):
     """{(kind, axes): bytes} of one step."""
-    sizes = rows([data, fsdp, tensor], micro, 1)
-    by_axis = {"data": data, "fsdp": fsdp, "tensor": tensor}
+    by_axis = dict.fromkeys(AXES, 1) | {"data": data, "fsdp": fsdp, "tensor": tensor}
+    sizes = variables(by_axis, micro)
     found: dict = {}
     for entry in traffic(view()):
         if any(by_axis[axis] > 1 for axis in entry.axes):
@@ -95,7 +99,7 @@ def test_hybrid_scatters_within_and_reduces_across():
 
 
 def test_zero1_gathers_the_update_once_a_step():
-    sizes = rows([2, 4, 1], 3, 1)
+    sizes = variables({"data": 2, "fsdp": 4}, 3)
     update = [t for t in traffic(view(zero1=True)) if t.phase == "update"]
     assert [(t.kind, t.axes) for t in update] == [("all-gather", ("data",))]
     assert update[0].nbytes.at(sizes) == pytest.approx([4 * L * D * F / 4])      # float32, fsdp keeps its part
@@ -110,12 +114,14 @@ def test_tensor_and_fsdp_divide_each_others_bytes():
 
 def test_batch_owns_fsdp_in_an_activation_and_embed_in_a_weight():
     seen = view()
-    assert seen.owners((BATCH, EMBED)) == {"data": BATCH, "fsdp": BATCH}
-    assert seen.owners((EMBED, MLP)) == {"fsdp": EMBED, "tensor": MLP}
+    rows_over, stored_over = ("data", "fsdp", "expert"), ("fsdp", "context", "expert")
+    assert seen.owners((BATCH, EMBED), True) == dict.fromkeys(rows_over, BATCH) | {"context": EMBED}
+    assert seen.owners((EMBED, MLP), True) == dict.fromkeys(stored_over, EMBED) | {"tensor": MLP, "group": MLP}
+    assert seen.owners((BATCH, EMBED), False)["stage"] == BATCH     # outside of the layers: a part of the batch
 
 
 def test_a_vector_is_not_sharded():
-    assert view().owners((LAYERS, EMBED)) == {}
+    assert view().owners((LAYERS, EMBED), False) == {"stage": LAYERS}
 
 
 @pytest.mark.parametrize(
@@ -135,6 +141,6 @@ def test_a_working_set_holds_operands_results_and_gathered_weights():
     seen = view()
     forward = [run for run in seen.executed if run.phase == "forward"]
     points = working_sets(seen, forward, frozenset({0, 1}), SCHEDULERS["cuda"])
-    sizes = rows([1, 8, 1], 1, 1)
+    sizes = variables({"fsdp": 8})
     gathered, result = W_BYTES, 2 * B * F / 8
     assert points[0].alive.at(sizes) == pytest.approx([gathered + result])
