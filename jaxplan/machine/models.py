@@ -8,7 +8,15 @@ from pathlib import Path
 from jaxplan.errors import InputError
 from jaxplan.machine import files
 from jaxplan.machine.files import Record
-from jaxplan.workload.shape import Activation, ExpertShape, LatentAttentionShape, ModelShape, Norm, Positions
+from jaxplan.workload.shape import (
+    Activation,
+    ExpertShape,
+    LatentAttentionShape,
+    ModelShape,
+    Norm,
+    Positions,
+    Scoring,
+)
 
 
 class PublishedCount(Record):
@@ -30,6 +38,12 @@ class ExpertRecord(Record):
     first_dense_layers: int = 0
     router_bias: bool = False
     shared_gate: bool = False
+    scoring: Scoring = "softmax"
+    normalize: bool = True
+    scale: float = 1.0
+    choice_groups: int = 1
+    chosen_groups: int = 1
+    aux_coefficient: float = 0.01
 
 
 class LatentAttentionRecord(Record):

@@ -176,6 +176,7 @@ def _qwen_experts(c: Config, shared: bool) -> ExpertShape:
         shared=1 if shared else 0,
         shared_mlp=c.integer("shared_expert_intermediate_size") if shared else 0,
         shared_gate=shared,
+        normalize=c.flag("norm_topk_prob", False),
     )
 
 
@@ -271,6 +272,13 @@ def _deepseek_v3(c: Config) -> ModelShape:
         shared_mlp=c.integer("moe_intermediate_size") if shared else 0,
         first_dense_layers=c.count("first_k_dense_replace"),
         router_bias=True,
+        scoring="sigmoid",
+        normalize=c.flag("norm_topk_prob", True),
+        scale=c.number("routed_scaling_factor", 2.5),
+        choice_groups=c.integer("n_group", 8),
+        chosen_groups=c.integer("topk_group", 4),
+        # early files have a coefficient; else that of the technical report (arXiv:2412.19437, section 4.2)
+        aux_coefficient=c.number("aux_loss_alpha", 0.0001),
     )
     return _decoder(
         c,

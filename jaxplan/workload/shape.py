@@ -11,6 +11,8 @@ from typing import Literal
 Norm = Literal["rmsnorm", "layernorm"]
 Positions = Literal["rope", "learned"]
 Activation = Literal["swiglu", "geglu", "gelu", "relu"]
+Scoring = Literal["softmax", "sigmoid"]
+SCORINGS: tuple[Scoring, ...] = ("softmax", "sigmoid")
 
 
 def _require(condition: bool, message: str) -> None:
@@ -20,7 +22,19 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class ExpertShape:
-    """Mixture-of-Experts feed-forward: `top_k` of `experts` experts of width `mlp`, plus `shared` always-on ones."""
+    """Mixture-of-Experts feed-forward: `top_k` of `experts` experts of width `mlp`, plus `shared` always-on ones.
+
+    The router's outputs become scores: their softmax, or each one's sigmoid (DeepSeek-V3, arXiv:2412.19437, section
+    2.1.2). A token goes to the experts of its `top_k` best scores, among the best `chosen_groups` of `choice_groups`
+    equal groups of experts; their scores weight what they return.
+
+    Attributes:
+        router_bias: a bias on the scores by which experts are chosen, but not on the weights (the same, equation 16).
+        shared_gate: a scalar gate on the shared experts (Qwen2 MoE).
+        normalize: the weights of a token's experts add up to one (Mixtral, arXiv:2401.04088, section 2.1).
+        scale: what they are multiplied by in the end.
+        aux_coefficient: of the load-balancing loss (Fedus et al. 2021, arXiv:2101.03961, section 2.2: 0.01).
+    """
 
     experts: int
     top_k: int
@@ -29,10 +43,28 @@ class ExpertShape:
     shared_mlp: int = 0
     first_dense_layers: int = 0
     router_bias: bool = False
-    shared_gate: bool = False           # a scalar gate on the shared experts (Qwen2 MoE)
+    shared_gate: bool = False
+    scoring: Scoring = "softmax"
+    normalize: bool = True
+    scale: float = 1.0
+    choice_groups: int = 1
+    chosen_groups: int = 1
+    aux_coefficient: float = 0.01
 
     def __post_init__(self) -> None:
         _require(0 < self.top_k <= self.experts, f"top_k must be in 1..{self.experts}, got {self.top_k}")
+        _require(self.scoring in SCORINGS, f"scoring must be one of {', '.join(SCORINGS)}, got {self.scoring!r}")
+        _require(
+            self.choice_groups > 0 and self.experts % self.choice_groups == 0,
+            f"choice_groups must divide the {self.experts} experts, got {self.choice_groups}",
+        )
+        reach = self.chosen_groups * self.experts // self.choice_groups
+        _require(
+            0 < self.chosen_groups <= self.choice_groups and self.top_k <= reach,
+            f"chosen_groups must be in 1..{self.choice_groups} and hold top_k ({self.top_k}) experts, got "
+            f"{self.chosen_groups}",
+        )
+        _require(self.aux_coefficient >= 0, f"aux_coefficient must not be negative, got {self.aux_coefficient}")
 
 
 @dataclass(frozen=True)
@@ -44,6 +76,17 @@ class LatentAttentionShape:
     rope_head_dim: int
     nope_head_dim: int
     value_head_dim: int
+
+    def __post_init__(self) -> None:
+        for name in ("kv_rank", "rope_head_dim", "nope_head_dim", "value_head_dim"):
+            _require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
+        _require(self.query_rank >= 0, f"query_rank must not be negative (0: no rank), got {self.query_rank}")
+        _require(self.rope_head_dim % 2 == 0, f"rope_head_dim must be even, got {self.rope_head_dim}")
+
+    @property
+    def query_head_dim(self) -> int:
+        """Width of a head's queries and keys."""
+        return self.nope_head_dim + self.rope_head_dim
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ QWEN3_MOE |= {
     "num_experts_per_tok": 8,
     "moe_intermediate_size": 768,
 }
-QWEN3_MOE |= {"mlp_only_layers": [], "decoder_sparse_step": 1}
+QWEN3_MOE |= {"mlp_only_layers": [], "decoder_sparse_step": 1, "norm_topk_prob": True}
 
 GEMMA = {"model_type": "gemma", "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28}
 GEMMA |= {"num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "vocab_size": 256000}
@@ -102,6 +102,7 @@ DEEPSEEK |= {
     "rope_theta": 10000,
     "tie_word_embeddings": False,
 }
+DEEPSEEK |= {"n_group": 8, "topk_group": 4, "norm_topk_prob": True, "routed_scaling_factor": 2.5}
 
 NAMES = ("name", "source", "published_parameters", "default_seq")
 
