@@ -9,11 +9,21 @@ the message of a permute.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from jaxplan.compile import megascale
+from jaxplan.compile.collective import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    PERMUTE,
+    REDUCE_SCATTER,
+    Collective,
+    by_axes,
+    moved_by_axes,
+    ring_bytes,
+)
 from jaxplan.compile.collective_form import (
     KINDS,
     async_key,
@@ -26,90 +36,17 @@ from jaxplan.compile.collective_form import (
 )
 from jaxplan.compile.hlo import BITS, Computation, HloError, Instruction, Module
 from jaxplan.compile.hlo_cost import FlopCounter
+from jaxplan.compile.megascale import Slices
 from jaxplan.compile.replica_groups import group_text, mesh_axes, replica_groups, source_target_pairs
 from jaxplan.compile.trip_count import trip_count
 
-ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER = "all-gather", "all-reduce", "reduce-scatter"
-PERMUTE = "collective-permute"
+__all__ = ["Collective", "by_axes", "collectives", "moved_by_axes", "ring_bytes"]
+
 _COMPUTE = frozenset(("fusion", "dot", "convolution", "custom-call", "while", "conditional", "call"))
 
 
-@dataclass(frozen=True)
-class Collective:
-    """One collective of a module, as one device sees it.
-
-    Attributes:
-        name: its instruction (the start, where it is asynchronous), in `computation`.
-        kind: `all-gather`, `reduce-scatter`, `all-reduce`, `all-to-all`, `collective-permute`,
-            `collective-broadcast`, `ragged-all-to-all`.
-        nbytes: bytes of one execution, by the convention of its kind.
-        axes: mesh axes that it runs along.
-        group_size: devices of a group (for a permute: devices along its axes).
-        whole_axes: False where groups hold a part of an axis only.
-        executions: how often it runs; a lower bound where `bounded` is False.
-        place, end: where in the schedule of `computation` it is issued, and where its result is awaited
-        (None: at once).
-        direction: which way round the ring a permute goes, 1 or -1; 0 for everything else.
-        between: computing instructions scheduled between its start and its end.
-        between_flops: matmul FLOPs of these instructions.
-        op_name: the JAX operation that it comes from.
-        reads_as_reduce_scatter: an all-reduce of which each device keeps its slice only: host XLA's way to
-        write a
-            reduce-scatter.
-        target_nbytes: bytes where bfloat16 is native; host XLA widens to float32 what it rounds again on
-        arrival.
-        emitter: the algorithm that a TPU compiler chose; empty elsewhere.
-    """
-
-    name: str
-    computation: str
-    kind: str
-    nbytes: int
-    axes: tuple[str, ...]
-    group_size: int
-    whole_axes: bool
-    executions: int
-    bounded: bool
-    place: int
-    end: int | None
-    direction: int
-    between: int
-    between_flops: float
-    op_name: str
-    reads_as_reduce_scatter: bool
-    target_nbytes: int
-    emitter: str
-
-    @property
-    def asynchronous(self) -> bool:
-        """Whether it is issued and awaited at different places of the schedule."""
-        return self.end is not None
-
-    @property
-    def target_kind(self) -> str:
-        """What the target's compiler makes of it: a sliced all-reduce is a reduce-scatter."""
-        return REDUCE_SCATTER if self.reads_as_reduce_scatter else self.kind
-
-    @property
-    def moved_bytes(self) -> float:
-        """Bytes that each device sends in all executions with a ring, at the target's width."""
-        return ring_bytes(self.target_kind, self.target_nbytes, self.group_size) * self.executions
-
-
-def ring_bytes(kind: str, nbytes: float, size: int) -> float:
-    """Bytes that each device sends when `size` devices run a collective of `nbytes` around a ring.
-
-    (size - 1)/size of the bytes; twice that for an all-reduce; the message itself for a permute. It makes
-    the forms of one exchange comparable: a gather, and the permutes that a compiler makes of it to overlap
-    it with a matmul.
-    """
-    if kind == PERMUTE:
-        return float(nbytes)
-    return (2.0 if kind == ALL_REDUCE else 1.0) * nbytes * (size - 1) / size
-
-
 def collectives(
-    module: Module, axes: Mapping[str, int], order: np.ndarray | None = None
+    module: Module, axes: Mapping[str, int], order: np.ndarray | None = None, slices: Slices | None = None
 ) -> tuple[Collective, ...]:
     """Every collective of `module`, in schedule order, loops entered once.
 
@@ -119,33 +56,21 @@ def collectives(
         order: int[sizes], the number that the text gives to the device at each place of the mesh. Leave it
         out for
             jitted programs: they number partitions by place.
+        slices: of a machine of several slices, where they stand in the mesh; the module is then that of one slice,
+            if it is a TPU's.
 
     Raises:
         HloError: replica groups in an unknown spelling or of devices outside the mesh.
     """
-    return tuple(_Reader(module, axes, order).read(module.entry, 1, True))
-
-
-def by_axes(found: Iterable[Collective]) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Bytes of all executions by (kind, axes), as the target would see them."""
-    total: dict[tuple[str, tuple[str, ...]], float] = {}
-    for one in found:
-        key = (one.target_kind, one.axes)
-        total[key] = total.get(key, 0.0) + float(one.target_nbytes) * one.executions
-    return total
-
-
-def moved_by_axes(found: Iterable[Collective]) -> dict[tuple[str, ...], float]:
-    """Bytes that each device sends by axes, whatever form the exchange takes."""
-    total: dict[tuple[str, ...], float] = {}
-    for one in found:
-        total[one.axes] = total.get(one.axes, 0.0) + one.moved_bytes
-    return total
+    return tuple(_Reader(module, axes, order, slices).read(module.entry, 1, True))
 
 
 class _Reader:
-    def __init__(self, module: Module, axes: Mapping[str, int], order: np.ndarray | None) -> None:
+    def __init__(
+        self, module: Module, axes: Mapping[str, int], order: np.ndarray | None, slices: Slices | None
+    ) -> None:
         self._module, self._axes, self._order = module, axes, order
+        self._slices = slices if module.backend == "tpu" else None
         self._widened = module.backend == "cpu"
         self._flops = FlopCounter(module)
         self._axes_of: dict[str, tuple[tuple[str, ...], bool]] = {}
@@ -170,7 +95,7 @@ class _Reader:
                     if key is None or key not in seen:
                         seen.add(key)
                         yield from self._records(inner, computation, place, times, bounded)
-            elif base_kind(opcode) in KINDS:
+            elif base_kind(opcode) in KINDS or megascale.is_transfer(instruction):
                 yield from self._records(instruction, computation, place, times, bounded)
 
     def _costliest_branch(self, conditional: Instruction, times: int, bounded: bool) -> list[Collective]:
@@ -197,7 +122,8 @@ class _Reader:
         hidden_by = computation.instructions[place + 1 : end] if end is not None else []
         work = [one for one in hidden_by if one.opcode in _COMPUTE and base_kind(one.opcode) not in KINDS]
         counts = [self._flops.of_instruction(one) for one in work]
-        kind = base_kind(instruction.opcode)
+        crosses = megascale.is_transfer(instruction)
+        kind = megascale.kind(instruction) if crosses else base_kind(instruction.opcode)
         if kind == PERMUTE:
             size = int(np.prod([self._axes[name] for name in axes]))
         if kind == ALL_REDUCE and is_sliced_all_reduce(instruction):
@@ -222,26 +148,35 @@ class _Reader:
                 reads_as_reduce_scatter=sliced,
                 target_nbytes=target_nbytes,
                 emitter=_emitter(instruction) or _emitter(caller),
+                part="whole" if self._slices is None else "network" if crosses else "slice",
             )
 
     def _members(self, instruction: Instruction) -> tuple[np.ndarray, int, tuple[str, ...], bool]:
         """(groups or pairs, members of one, mesh axes, whether these are covered wholly)."""
+        if megascale.is_transfer(instruction):
+            places = megascale.members(instruction, self._slices)
+            return places, places.shape[1], *mesh_axes(places, self._axes)
         if base_kind(instruction.opcode) == PERMUTE:
-            pairs = source_target_pairs(instruction)
+            pairs = self._in_every_slice(source_target_pairs(instruction))
             return pairs, 2, *mesh_axes(pairs, self._axes, self._order)
         text = group_text(instruction)
         if text is None:
             raise HloError(f"{instruction.name} ({instruction.opcode}) names no replica groups")
-        groups = replica_groups(text, self._module.devices)
+        groups = self._in_every_slice(replica_groups(text, self._module.devices))
         if text not in self._axes_of:  # texts repeat, and groups of a large machine are long
             self._axes_of[text] = mesh_axes(groups, self._axes, self._order)
         return groups, groups.shape[1], *self._axes_of[text]
+
+    def _in_every_slice(self, numbered: np.ndarray) -> np.ndarray:
+        return numbered if self._slices is None else self._slices.of_partitions(numbered)
 
     def _parts(self, instruction: Instruction, kind: str, size: int) -> Iterator[tuple[bool, int, int]]:
         """(reads as reduce-scatter, bytes, bytes on the target), of the arrays that share one fate."""
         factor = size if kind == ALL_GATHER else 1
         operands = instruction.operands
-        if kind in (PERMUTE, "ragged-all-to-all"):
+        if megascale.is_transfer(instruction):
+            operands = operands[:1]  # what follows is a token
+        elif kind in (PERMUTE, "ragged-all-to-all"):
             # What follows is where to write (`slice_sizes`: in place), not what to send.
             in_place = kind != PERMUTE or "slice_sizes=" in instruction.structure
             operands = operands[:1] if in_place else operands
@@ -279,6 +214,8 @@ class _Reader:
         self, caller: Instruction, instruction: Instruction, computation: Computation, place: int
     ) -> int | None:
         """Place of the end of an asynchronous collective; None where it is synchronous."""
+        if megascale.is_transfer(instruction):
+            return megascale.awaited(instruction, computation)
         if caller.config.get("collective_backend_config", {}).get("is_sync"):
             return None
         later = computation.instructions[place + 1 :]

@@ -37,7 +37,9 @@ BOOKKEEPING = frozenset(
         "SPMDFullToShardShape",
         "SPMDShardToFullShape",
         "SliceBitcast",
+        "SliceId",
         "Unpin",
+        "ZeroCrop",
         "annotate_device_placement",
     )
 )

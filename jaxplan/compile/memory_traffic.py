@@ -23,6 +23,7 @@ FREE = frozenset(
         "optimization-barrier",
         "parameter",
         "partition-id",
+        "recv",
         "replica-id",
         "tuple",
     )

@@ -12,6 +12,7 @@ from jaxplan.compile.collectives import Collective, collectives
 from jaxplan.compile.evidence import Buffer, Diagnostic, Evidence, Schedule, Traffic
 from jaxplan.compile.hlo import parse
 from jaxplan.compile.hlo_cost import flops
+from jaxplan.compile.megascale import Slices
 from jaxplan.compile.timeline import Entry, StepTime, timeline
 from jaxplan.machine.collectives import seconds
 from jaxplan.machine.placement import Placement
@@ -31,7 +32,7 @@ def read(about: Evidence, text: str, plan: Plan, placement: Placement) -> Eviden
     """
     module = parse(text)
     count = flops(module)
-    found = collectives(module, plan.sizes)
+    found = collectives(module, plan.sizes, slices=Slices.of(placement))
     return replace(
         about,
         flops=dict(count.by_kind),
@@ -56,8 +57,9 @@ def traffic(found: Iterable[Collective], placement: Placement) -> tuple[Traffic,
         groups.setdefault((one.target_kind, one.axes), []).append(one)
     rows = []
     for (kind, axes), members in groups.items():
-        links = placement.links(axes)
-        spent = sum(float(seconds(kind, one.target_nbytes, links)) * one.executions for one in members)
+        spent = sum(
+            float(seconds(kind, one.target_nbytes, placement.links(axes, one.part))) * one.executions for one in members
+        )
         moved = sum(float(one.target_nbytes) * one.executions for one in members)
         times = sum(one.executions for one in members)
         rows.append(Traffic(kind, axes, len(members), times, moved, spent))

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from jaxplan.compile.collectives import Collective, collectives
 from jaxplan.compile.hlo import Computation, Instruction, Module
+from jaxplan.compile.megascale import Slices
 from jaxplan.compile.memory_traffic import FREE
 from jaxplan.compile.op_cost import OpCosts
 from jaxplan.compile.trip_count import trip_count
@@ -153,7 +154,7 @@ class _Walk:
         self.unknown_trip_counts = 0
         self._spans: dict[str, _Span] = {}
         self._issued: dict[str, dict[int, dict[str, list[Collective]]]] = {}
-        for one in collectives(module, dict(placement.sizes)):
+        for one in collectives(module, dict(placement.sizes), slices=Slices.of(placement)):
             at = self._issued.setdefault(one.computation, {}).setdefault(one.place, {})
             if one not in at.setdefault(one.name, []):
                 at[one.name].append(one)
@@ -228,7 +229,7 @@ class _Walk:
 
     def _issue(self, span: _Span, now: float, free: dict[str, float], one: Collective) -> _Pending:
         """Put a collective on its links, behind what runs there already."""
-        links = self._placement.links(one.axes)
+        links = self._placement.links(one.axes, one.part)
         if links.size != one.group_size:
             links = dataclasses.replace(links, size=one.group_size)
         kind, axes = _LIKE.get(one.kind, one.kind), "+".join(one.axes)
@@ -251,6 +252,8 @@ class _Walk:
         """
         if self._machine.kind != "tpu":
             return ("ports",)
+        if one.part == "network":
+            return ("network",)     # what crosses slices goes through the same hosts
         directions = (one.direction,) if one.direction else (1, -1)
         return tuple(f"{axis} {direction:+d}" for axis in one.axes for direction in directions)
 

@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from jaxplan.machine.links import ALONE, Links
 from jaxplan.machine.rates import Segment
 from jaxplan.machine.topology import Machine
 
+Part = Literal["whole", "slice", "network"]     # of a group: all of it, what is in one slice, what reaches over slices
 CHATTIEST_FIRST = ("group", "tensor", "context", "expert", "fsdp", "data", "stage")
 
 
@@ -101,8 +103,12 @@ class Placement:
                     found.append(Segment(factor, stride, length))
         return tuple(map(tuple, out))
 
-    def links(self, axes: tuple[str, ...] | str) -> Links:
+    def links(self, axes: tuple[str, ...] | str, part: Part = "whole") -> Links:
         """The links of a group over these mesh axes (axes of size 1 do not count).
+
+        Args:
+            part: on a machine of several slices, of the whole group, of its members in one slice, or of one member in
+                each slice: collectives over slices are compiled to one for each part.
 
         Raises:
             ValueError: an axis that the mesh does not have.
@@ -111,9 +117,11 @@ class Placement:
         unknown = [axis for axis in wanted if axis not in self.sizes]
         if unknown:
             raise ValueError(f"the mesh has axes {', '.join(self.sizes)}, not {', '.join(unknown)}")
-        if math.prod(self.sizes[axis] for axis in wanted) == 1:
-            return ALONE
-        return _links(self.machine, self.segments(wanted))
+        segments = self.segments(wanted)
+        if part != "whole" and self.machine.slices > 1:
+            kept = range(len(segments) - 1) if part == "slice" else range(len(segments) - 1, len(segments))
+            segments = tuple(found if level in kept else () for level, found in enumerate(segments))
+        return _links(self.machine, segments) if any(segments) else ALONE
 
     def describe(self, axis: str) -> str:
         """Where one mesh axis lies, in words."""

@@ -59,3 +59,30 @@ def involuntary_rematerialization():
     cube = jax.ShapeDtypeStruct((16, 16, 16), np.float32, sharding=place("y", None, "x"))
     jax.jit(add).lower(cube, cube).compile()
     return [dataclasses.asdict(found) for found in reading.warnings(captured_stderr())]
+
+
+def collectives_over_slices(machine, sizes):
+    """The HLO text of one collective of each kind over `data` and of a sum over `tensor`."""
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    made = Machine.from_json(machine)
+    on = mesh(made, sizes, "tpu", place(made, sizes).order)
+    rows = PartitionSpec(("data", "tensor"))
+    ring = [(i, (i + 1) % sizes["data"]) for i in range(sizes["data"])]
+
+    def step(x):
+        return (
+            lax.psum(x, "data"),
+            lax.all_gather(2 * x, "data", tiled=True),
+            lax.psum_scatter(3 * x, "data", tiled=True),
+            lax.all_to_all(4 * x, "data", 0, 0, tiled=True),
+            lax.ppermute(5 * x, "data", ring),
+            lax.psum(6 * x, "tensor"),
+        )
+
+    mapped = jax.shard_map(step, mesh=on, in_specs=rows, out_specs=rows, check_vma=False)
+    argument = jax.ShapeDtypeStruct((256 * made.devices, 128), jnp.float32, sharding=NamedSharding(on, rows))
+    return jax.jit(mapped).lower(argument).compile().as_text()

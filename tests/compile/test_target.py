@@ -38,7 +38,10 @@ def device_table(mesh, chip, platform):
 def test_tpu_devices_stand_where_the_placement_says(mesh, chip):
     machine, table = device_table(mesh, chip, "tpu")
     assert len(table) == machine.devices
-    for index, (_, place_, core, slice_) in enumerate(table):
+    inside = machine.devices // machine.slices
+    for index, (number, place_, core, slice_) in enumerate(table):
+        # ids of one slice count from 0, ids of several from 100,000 times the slice's number, from 1
+        assert number == (index if machine.slices == 1 else (index // inside + 1) * 100_000 + index % inside)
         expected = coordinates(machine, index)
         found = (core, *place_[: len(machine.shape)], slice_)
         assert found == (expected if machine.slices > 1 else (*expected, 0))

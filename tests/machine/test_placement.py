@@ -195,3 +195,15 @@ def test_no_other_placement_is_better(mesh, chip):
 def test_groups_of_query_heads_are_neighbours():
     placed = place(catalogue.machine("2x8", "h100"), {"data": 2, "fsdp": 1, "tensor": 4, "group": 2})
     assert placed.order[0, 0].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_parts_of_a_group_over_slices():
+    placed = place(catalogue.machine("2x(8x16)", "v5e"), {"data": 4, "fsdp": 8, "tensor": 8})
+    whole, inside, network = (placed.links("data", part) for part in ("whole", "slice", "network"))
+    assert (whole.size, inside.size, network.size) == (4, 2, 2)
+    assert whole.crosses_network and network.crosses_network and not inside.crosses_network
+    assert network.medium == "DCN: 2 slices" and "DCN" not in inside.medium
+    assert placed.links("tensor", "slice") == placed.links("tensor")
+    assert placed.links("tensor", "network").size == 1  # it stays at home
+    one = place(catalogue.machine("8x16", "v5e"), {"data": 4, "fsdp": 4, "tensor": 8})
+    assert one.links("data", "slice") == one.links("data")
