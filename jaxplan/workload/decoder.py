@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 from jaxplan.errors import InputError
 from jaxplan.plan.remat import POLICIES
 from jaxplan.workload.block import STREAM, Block, norm, rotary_angles
-from jaxplan.workload.checkpoint import checkpoint_policy
+from jaxplan.workload.checkpoint import scan_layers
 from jaxplan.workload.kernels.attention import attention
 from jaxplan.workload.kernels.embedding import lookup
 from jaxplan.workload.kernels.loss import cross_entropy
@@ -111,7 +111,6 @@ class Decoder(nnx.Module):
         layout = self.kernels.layout
         enter, leave = (_unconstrained, _unconstrained) if layout is None else (layout.enter, layout.leave)
         block = Block(self.shape, attend, constrain, self._weight, enter, leave)
-        policy = checkpoint_policy(self.remat, self.shape, self.kernels.layout is not None)
         weights = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
 
         def run(x: jax.Array) -> jax.Array:
@@ -122,10 +121,7 @@ class Decoder(nnx.Module):
             def step(x: jax.Array, layer: Tree) -> tuple[jax.Array, None]:
                 return block(x, layer, rotary), None
 
-            if policy is not None:
-                # the scan already keeps XLA from merging the recomputation with the forward pass
-                step = jax.checkpoint(step, policy=policy, prevent_cse=False)
-            return jax.lax.scan(step, x, weights)[0]
+            return scan_layers(step, self.remat, self.shape, layout is not None)(x, weights)[0]
 
         return run
 
