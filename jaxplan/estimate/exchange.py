@@ -6,10 +6,10 @@ These do not follow from where operands lie (`estimate.communication`), but from
 Legend: n devices of the axis, q, k, v bytes of a device's own part of query, key and value.
 
     ring, forward        (n - 1) (k + v), permuted              Liu et al. 2023, arXiv:2310.01889, section 3
-    ring, backward       (n - 1) (k + v) + n (dk + dv), dk and dv in float32
+    ring, backward       (n - 1) (k + v + dk + dv), dk and dv in float32
     ulysses, forward     2 q + k + v, all-to-all                Jacobs et al. 2023, arXiv:2309.14509, section 3
     ulysses, backward    4 q + 2 (k + v)
-    group, backward      dk + dv, all-reduced: every device of the group has other queries of the same keys
+    group, backward      dk + dv, reduced: every device of the group has other queries of the same keys
 """
 
 from __future__ import annotations
@@ -59,17 +59,13 @@ def _keys(view: View, run: Executed) -> tuple[Terms, float]:
 
 
 def _ring(view: View, run: Executed) -> Iterator[Exchange]:
+    """What goes round; where the axis has one device (nothing moves there) this says nothing."""
     both, wider = _keys(view, run)
-    around = both.times(context=1)
-    others = around + both * -1.0
-    steps = Terms.one(2, context=1) + Terms.one(-2)
-    backward = _is_backward(run)
-    nbytes = others + around * wider if backward else others
-    count = steps + Terms.one(2, context=1) if backward else steps
-    if backward:    # without a ring nothing goes round
-        nbytes = nbytes + both * -wider
-        count = count + Terms.one(-2)
-    yield ("collective-permute", ("context",), run.phase, True), nbytes, _times(view, run, count)
+    around, steps = both.times(context=1), Terms.one(2, context=1) + Terms.one(-2)
+    nbytes = around + both * -1.0
+    if _is_backward(run):
+        nbytes, steps = nbytes * (1 + wider), steps * 2.0
+    yield ("collective-permute", ("context",), run.phase, True), nbytes, _times(view, run, steps)
 
 
 def _ulysses(view: View, run: Executed) -> Iterator[Exchange]:
@@ -81,9 +77,13 @@ def _ulysses(view: View, run: Executed) -> Iterator[Exchange]:
 
 
 def _grouped(view: View, run: Executed) -> Iterator[Exchange]:
-    if _is_backward(run):
-        both, _ = _keys(view, run)
-        yield ("all-reduce", ("group",), run.phase, False), both, _times(view, run, Terms.one(2))
+    """Keys' gradients, whole on a device, end up where the keys lie: scattered where those are (sequence sharding)."""
+    if not _is_backward(run):
+        return
+    key, (both, _) = run.operation.reads[1].value, _keys(view, run)
+    scattered = "group" in view.stored(key, LAYERS in run.operation.scope)
+    kind, nbytes = ("reduce-scatter", both.times(group=1)) if scattered else ("all-reduce", both)
+    yield (kind, ("group",), run.phase, False), nbytes, _times(view, run, Terms.one(2))
 
 
 def _is_backward(run: Executed) -> bool:

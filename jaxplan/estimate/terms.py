@@ -28,15 +28,18 @@ VARIABLES: tuple[str, ...] = (
     *("microbatches", "pipelined", "loss_chunks", "bubble", "ticks", "in_flight"),
     *("accumulating", "chunked", "pipelining"),
 )
+_PLACE = {name: i for i, name in enumerate(VARIABLES)}
 Exponents = tuple[int, ...]
 
 
 def exponents(**powers: int) -> Exponents:
     """The exponents of one monomial, by variable: `exponents(fsdp=-1, microbatches=1)`."""
-    unknown = set(powers) - set(VARIABLES)
-    if unknown:
-        raise ValueError(f"unknown variables {sorted(unknown)}; known are {VARIABLES}")
-    return tuple(powers.get(name, 0) for name in VARIABLES)
+    found = [0] * len(VARIABLES)
+    for name, power in powers.items():
+        if name not in _PLACE:
+            raise ValueError(f"unknown variable {name!r}; known are {VARIABLES}")
+        found[_PLACE[name]] = power
+    return tuple(found)
 
 
 def rows(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from jaxplan.machine.topology import Machine
+from jaxplan.plan.schedule import reason
 from jaxplan.plan.sharding import AXES, ROLE_OF_AXIS, Rules, sizes_in_order, standard_rules
 from jaxplan.workload.shape import Workload
 
@@ -96,6 +97,23 @@ class Plan:
                 raise ValueError(
                     f"batch {self.workload.batch} is not divisible by {axes} x {words} = {self.batch_shards * count}"
                 )
+        if self.zero2 and not self.zero1:
+            raise ValueError("zero2 shards gradients as zero1 shards the optimizer's state, got zero2 alone")
+        self._check_decoder_axes()
+
+    def _check_decoder_axes(self) -> None:
+        """The axes that only the reference decoder knows, and what they ask of the other decisions."""
+        used = [axis for axis in ("stage", "expert", "context", "group") if self.size(axis) > 1]
+        model = self.workload.model
+        if used and model is None:
+            raise ValueError(f"{', '.join(used)} axes need the reference decoder, got the program {self.workload.name}")
+        if model is None or not used:
+            return
+        if not self.sequence_sharding and self.size("tensor") > 1 and ("stage" in used or "context" in used):
+            raise ValueError("stage and context axes beside tensor need sequence_sharding, got none")
+        broken = reason(self.schedule, self.stages, self.microbatches, self.repeats, model.repeated_layers)
+        if broken:
+            raise ValueError(f"{self.schedule} over {self.stages} stages: {broken}")
 
     def size_of_role(self, role: str) -> int:
         """Product of the sizes of the axes with that role (1 where there is none)."""

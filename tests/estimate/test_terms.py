@@ -60,5 +60,5 @@ def test_matrix_prices_several_costs_as_each_alone():
 
 
 def test_unknown_variable_is_refused():
-    with pytest.raises(ValueError, match=r"unknown variables \['experts'\]"):
+    with pytest.raises(ValueError, match="unknown variable 'experts'"):
         exponents(experts=-1)
