@@ -30,8 +30,8 @@ def model(remat: str, layout: Layout | None = None) -> LossFunction:
 
 
 def batch() -> dict[str, jax.Array]:
-    keys = jax.random.split(jax.random.key(3))
-    return {name: jax.random.randint(k, (BATCH, SEQ), 0, 64) for name, k in zip(("tokens", "targets"), keys, strict=True)}
+    tokens, targets = (jax.random.randint(key, (BATCH, SEQ), 0, 64) for key in jax.random.split(jax.random.key(3)))
+    return {"tokens": tokens, "targets": targets}
 
 
 def relative(got, expected) -> float:

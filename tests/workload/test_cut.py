@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 from jaxplan.plan.remat import POLICIES
-from jaxplan.workload.cut import Cut, cut
+from jaxplan.workload.cut import Cut, cut, policy_cut
 from jaxplan.workload.decoder import loss_function
 from jaxplan.workload.program import trace
 from jaxplan.workload.shape import ModelShape
 from jaxplan.workload.table import Table
 
-LLAMA = ModelShape("llama", layers=3, embed=64, mlp=160, heads=8, kv_heads=4, head_dim=16, vocab=384)
+LLAMA = ModelShape("llama", layers=4, embed=64, mlp=160, heads=8, kv_heads=4, head_dim=16, vocab=384)
 SHAPES = {
     "llama": LLAMA,
     "gpt": dataclasses.replace(
@@ -20,6 +20,8 @@ SHAPES = {
     ),
     "gemma": dataclasses.replace(LLAMA, qk_norm=True, post_norms=True, activation="geglu", tied_embeddings=True),
 }  # fmt: skip
+GROUPS = [name for name, policy in POLICIES.items() if policy.group > 1]
+BLOCKS = [name for name in POLICIES if name not in GROUPS]
 
 
 def table(shape: ModelShape, remat: str) -> Table:
@@ -45,13 +47,43 @@ def heavy_flops(operations) -> float:
     return sum(op.flops * op.times for op in operations if op.kind in ("matmul", "attention"))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", BLOCKS)
 def test_cut_is_what_checkpoint_does(shape: ModelShape, plain: Table, policy: str) -> None:
-    found, real = cut(plain, POLICIES[policy].saved), table(shape, policy)
+    found, real = policy_cut(plain, POLICIES[policy]), table(shape, policy)
     assert kept_bytes(plain, found.saved) == kept_bytes(real, real.residuals)
     again = heavy_flops(plain.operations[i] for i in found.recomputed)
     backward = [heavy_flops(op for op in t.operations if op.phase == "backward") for t in (real, plain)]
     assert again == backward[0] - backward[1]
+    tagged = [v for v in real.residuals if real.values[v].tag in POLICIES[policy].offloaded]
+    assert kept_bytes(plain, found.offloaded) == kept_bytes(real, tagged)
+    assert sorted([*found.offloaded, *found.on_device]) == sorted(found.saved)
+
+
+@pytest.mark.parametrize("policy", GROUPS)
+def test_cut_of_groups_is_what_nested_loops_do(shape: ModelShape, plain: Table, policy: str) -> None:
+    found, real = policy_cut(plain, POLICIES[policy]), table(shape, policy)
+    again = heavy_flops(plain.operations[i] for i in (*found.again, *found.recomputed))
+    backward = [heavy_flops(op for op in t.operations if op.phase == "backward") for t in (real, plain)]
+    assert again == backward[0] - backward[1]
+    # inside of a group its blocks keep what those of a model of that many layers keep
+    small = table(dataclasses.replace(shape, layers=found.group), "dots" if POLICIES[policy].inside else "full")
+    assert found.group * sum(plain.nbytes(v) for v in found.inside) == kept_bytes(
+        small, [v for v in small.residuals if small.values[v].copies > 1]
+    )
+
+
+@pytest.mark.parametrize("policy", ["full", *GROUPS])
+def test_inputs_that_are_kept_are_those_of_jax(shape: ModelShape, plain: Table, policy: str) -> None:
+    """The loop's stacked residuals, as JAX's own list has them, are one input a group."""
+    from jax._src.ad_checkpoint import saved_residuals
+
+    model = loss_function(shape, 4, 32, remat=policy)
+    stream = (4, 32, shape.embed)
+    kept = [aval for aval, why in saved_residuals(model.loss, model.params, model.batch) if "argument" not in why]
+    stacked = [aval.shape for aval in kept if aval.shape[1:] == stream]
+    found = policy_cut(plain, POLICIES[policy])
+    assert stacked == [(shape.layers // found.group, *stream)]
+    assert [found.copies(plain, v) for v in found.saved if plain.values[v].copies > 1] == [stacked[0][0]]
 
 
 def test_keeping_everything_recomputes_nothing(plain: Table) -> None:
