@@ -28,7 +28,7 @@ def table():
     whole = (BATCH, KV, GROUP, SEQ, KEYS, WIDTH)
     as_key = shape(BATCH, KEYS, KV, WIDTH)
     reads = (Read(q, shape(*QUERY)), Read(k, as_key), Read(v, as_key))
-    layers = {"times": L, "scope": ("layers",)}
+    layers, rest = {"times": L, "scope": ("layers",)}, Read(stream, shape(BATCH, SEQ, EMBED))
     names = ("batch", "seq", "kv_heads", "group", "head_dim", "embed", "seq'")
     dims = tuple(Dim(name, size) for name, size in zip(names, (B, S, K, G, H, D, S), strict=True))
     values = [Value(shape(*d), 2) for d in (QUERY, KEY, KEY, QUERY, QUERY, KEY, KEY, (BATCH, SEQ, EMBED))]
@@ -38,7 +38,7 @@ def table():
         operations=(
             Operation("attention", "attention", "forward", 1.0, reads, (out,), whole, (KEYS,), **layers),
             Operation("attention", "attention", "backward", 1.0, reads, (dq, dk, dv), whole, (), **layers),
-            Operation("add", "elementwise", "forward", 0.0, (Read(stream, shape(BATCH, SEQ, EMBED)),), (), (), **layers),
+            Operation("add", "elementwise", "forward", 0.0, (rest,), (), (), **layers),
         ),
         residuals=(),
         parameters=(),
