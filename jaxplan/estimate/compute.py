@@ -18,11 +18,16 @@ HEAVY = ("matmul", "attention", "lookup")      # kinds whose operands and result
 
 @dataclass(frozen=True)
 class Work:
-    """Operations of one kind, priced together: FLOPs and memory bytes of one step on one device."""
+    """Operations of one kind, priced together: FLOPs and memory bytes of one step on one device.
+
+    Attributes:
+        of_experts: each expert does its own part: the busiest sets the pace.
+    """
 
     kind: str
     recomputed: bool
     in_layers: bool
+    of_experts: bool
     flops: Terms
     nbytes: Terms
 
@@ -54,11 +59,12 @@ def work(view: View) -> tuple[Work, ...]:
         nbytes = _bytes(view, run, kept, None if heavy else passes)
         if view.repeats_loss(run):
             flops, nbytes = flops.times(chunked=1), nbytes.times(chunked=1)
-        about = (op.kind if heavy else "memory-bound", run.recomputed, inside)
+        of_experts = any(view.names[d] == "expert" for d in op.dims)
+        about = (op.kind if heavy else "memory-bound", run.recomputed, inside, of_experts)
         key = (*about, *sorted(flops.coefficients)) if heavy else about
         old_flops, old_bytes = merged[key]
         merged[key] = (old_flops + flops, old_bytes + nbytes)
-    return tuple(Work(*key[:3], *costs) for key, costs in merged.items())
+    return tuple(Work(*key[:4], *costs) for key, costs in merged.items())
 
 
 def _bytes(view: View, run: Executed, kept: frozenset[int], passes: set | None) -> Terms:

@@ -24,7 +24,8 @@ def estimate_plan(plan: Plan, table: Table) -> Estimate:
     network = Network(plan.machine, [sizes])
     pipeline = pipeline_of(plan)
     variables = rows(sizes, plan.microbatches, plan.loss_chunks, pipeline)
-    found = Estimator(view, plan.machine).evaluate(variables, np.array([0]), network)
+    estimator = Estimator(view, plan.machine, plan.workload.hot_expert_factor)
+    found = estimator.evaluate(variables, np.array([0]), network)
     return estimate_of(found, 0, sizes, 1.0 if pipeline is None else float(pipeline.bubble[0]))
 
 

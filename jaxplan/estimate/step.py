@@ -20,7 +20,7 @@ from jaxplan.estimate.compute import Work, work
 from jaxplan.estimate.memory import memory
 from jaxplan.estimate.network import Network, Prices
 from jaxplan.estimate.scheduler import SCHEDULERS
-from jaxplan.estimate.terms import TermMatrix
+from jaxplan.estimate.terms import VARIABLES, TermMatrix
 from jaxplan.estimate.view import View
 from jaxplan.machine.topology import Machine
 
@@ -86,10 +86,14 @@ class Estimates:
 
 
 class Estimator:
-    """One table under one view, ready for many plans on one machine."""
+    """One table under one view, ready for many plans on one machine.
 
-    def __init__(self, view: View, machine: Machine) -> None:
-        self.view, self.machine = view, machine
+    Args:
+        hot_expert_factor: how many times its even share of the tokens the device with the busiest experts gets.
+    """
+
+    def __init__(self, view: View, machine: Machine, hot_expert_factor: float = 1.0) -> None:
+        self.view, self.machine, self.hot = view, machine, hot_expert_factor
         ledger = memory(view, SCHEDULERS[machine.platform])
         self.works, self.collectives = work(view), traffic(view)
         self.moments = tuple(moment.name for moment in ledger.moments)
@@ -114,8 +118,9 @@ class Estimator:
         moments = moments.reshape(len(costs), -1, 3)
         largest = moments.sum(axis=2).argmax(axis=1)
         flops, nbytes = works[:, 0::2], works[:, 1::2]
-        hbm_s = nbytes / self.machine.device_hbm_bytes_per_s
-        peak_s = flops / self._peaks
+        hot, hot_exchange = self._hot(variables)
+        hbm_s = hot * nbytes / self.machine.device_hbm_bytes_per_s
+        peak_s = hot * flops / self._peaks
         prices = self._prices(network)
         collective_bytes = moved[:, 0::2] * prices.moves[mesh]
         started_s = moved[:, 1::2] * prices.start_s[mesh]
@@ -128,8 +133,8 @@ class Estimator:
             ideal_s=np.maximum(peak_s, hbm_s),
             compute_s=np.maximum(peak_s / matmul_fraction(self.machine), hbm_s),
             flops=flops,
-            ideal_collective_s=started_s + collective_bytes * prices.ideal_byte_s[mesh],
-            collective_s=started_s + collective_bytes * prices.byte_s[mesh],
+            ideal_collective_s=started_s + hot_exchange * collective_bytes * prices.ideal_byte_s[mesh],
+            collective_s=started_s + hot_exchange * collective_bytes * prices.byte_s[mesh],
             collective_bytes=collective_bytes,
         )
 
@@ -145,6 +150,15 @@ class Estimator:
         if self._priced is None or self._priced[0] is not network:
             self._priced = network, network.prices([(entry.kind, entry.axes) for entry in self.collectives])
         return self._priced[1]
+
+    def _hot(self, variables: np.ndarray) -> tuple[np.ndarray | float, np.ndarray | float]:
+        """How many times longer than on average each work and each collective takes on the busiest device."""
+        if self.hot == 1:
+            return 1.0, 1.0
+        shared = variables[:, [VARIABLES.index("expert")]] > 1
+        works = np.array([entry.of_experts for entry in self.works])
+        moved = np.array([entry.kind == "all-to-all" and "expert" in entry.axes for entry in self.collectives])
+        return np.where(shared & works, self.hot, 1.0), np.where(shared & moved, self.hot, 1.0)
 
     @cached_property
     def _peaks(self) -> np.ndarray:

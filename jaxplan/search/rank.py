@@ -91,7 +91,7 @@ def rank(space: Space, table: Table, machine: Machine) -> Ranking:
             if not len(rows):
                 continue
             view = View(table, rules.rules(space.workload), kept, rules.context)
-            estimators[r, p] = estimator = Estimator(view, machine)
+            estimators[r, p] = estimator = Estimator(view, machine, space.workload.hot_expert_factor)
             for part in np.array_split(rows, -(-len(rows) // AT_ONCE)):
                 found[part] = estimator.totals(space.variables(part), space.mesh[part], network)
     return Ranking(space, machine, estimators, network, *found.T)
