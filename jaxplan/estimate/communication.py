@@ -103,11 +103,11 @@ def _per_step(view: View, move: _Move) -> tuple[Terms, Terms]:
 
 def _reads(view: View) -> Iterator[_Move]:
     """Operands that are stored one way and read another: one movement serves every reader in the same loop."""
-    groups: dict[tuple[int, Phase, tuple[str, ...]], list[tuple[Executed, Read]]] = defaultdict(list)
+    groups: dict[tuple[int, Phase, tuple[str, ...], bool], list[tuple[Executed, Read]]] = defaultdict(list)
     for run in view.executed:
         for read in run.operation.reads:
-            groups[read.value, run.phase, run.operation.scope].append((run, read))
-    for (value, phase, scope), readers in groups.items():
+            groups[read.value, run.phase, run.operation.scope, run.again].append((run, read))
+    for (value, phase, scope, _), readers in groups.items():
         dims, owners = view.table.values[value].dims, view.stored(value, LAYERS in scope)
         gathered, moved = set(), set()
         for run, read in readers:

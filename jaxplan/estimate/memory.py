@@ -66,10 +66,12 @@ def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
     table = view.table
     gradients = _leaves(table, view.rules.storage_of_gradients, table.parameters)
     accumulators = gradients.times(accumulating=1)
-    stacked = total([view.stacked(v) for v in view.cut.saved if table.values[v].copies > 1])
-    saved = stacked + total([view.live(v) for v in view.cut.saved if table.values[v].copies == 1])
+    on_device = view.cut.on_device
+    stacked = total([view.stacked(v) for v in on_device if table.values[v].copies > 1])
+    saved = stacked + total([view.live(v) for v in on_device if table.values[v].copies == 1])
+    group = total([view.live(v) for v in view.cut.inside]) * view.cut.group
     resident = frozenset(
-        {i for i, value in enumerate(table.values) if value.kind == "parameter"} | set(view.cut.saved)
+        {i for i, value in enumerate(table.values) if value.kind == "parameter"} | {*on_device, *view.cut.inside}
     )
     casts = without_pipeline(_cast_weights(view)) if scheduler.hoists_casts else Terms()
     held = _stage_weights(view)
@@ -77,7 +79,7 @@ def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
     for name, runs, grads, kept in (
         ("forward", _between(view, "forward", INSIDE), accumulators, saved),
         ("loss", _between(view, "backward", BEFORE), accumulators, saved),
-        ("backward", _between(view, "backward", INSIDE), gradients + accumulators, stacked),
+        ("backward", _between(view, "backward", INSIDE), gradients + accumulators, stacked + group),
         ("embedding", _between(view, "backward", AFTER), gradients + accumulators, Terms()),
     ):
         # a stage's gradients of its gathered weights grow beside them from microbatch to microbatch

@@ -13,14 +13,14 @@ from jaxplan.estimate.view import View
 from jaxplan.plan.plan import Plan
 from jaxplan.plan.remat import policy
 from jaxplan.plan.sharding import AXES
-from jaxplan.workload.cut import cut
+from jaxplan.workload.cut import policy_cut
 from jaxplan.workload.table import Table
 
 
 def estimate_plan(plan: Plan, table: Table) -> Estimate:
     """The whole ledger of a plan, as a search would make it from the table of the plan's workload."""
     sizes = tuple(plan.size(axis) for axis in AXES)
-    view = View(table, plan.rules, cut(table, policy(plan.remat).saved), plan.context_attention)
+    view = View(table, plan.rules, policy_cut(table, policy(plan.remat)), plan.context_attention)
     network = Network(plan.machine, [sizes])
     pipeline = pipeline_of(plan)
     variables = rows(sizes, plan.microbatches, plan.loss_chunks, pipeline)

@@ -22,6 +22,7 @@ class Executed:
     operation: Operation
     phase: Phase
     recomputed: bool = False
+    again: bool = False     # in a loop of its own, before a group of layers is gone through backward
 
 
 class View:
@@ -45,6 +46,7 @@ class View:
         operations = self.table.operations
         return (
             *(Executed(op, "forward") for op in operations if op.phase == "forward"),
+            *(Executed(operations[i], "backward", True, True) for i in self.cut.again),
             *(Executed(operations[i], "backward", True) for i in self.cut.recomputed),
             *(Executed(op, "backward") for op in operations if op.phase == "backward"),
             *(Executed(op, "update") for op in operations if op.phase == "update"),
@@ -143,7 +145,7 @@ class View:
 
     def stacked(self, value: int) -> Terms:
         """Bytes of all copies of a value of the layers that a device keeps at the same time."""
-        return (self.live(value) * self.table.values[value].copies).times(stage=-1, in_flight=1)
+        return (self.live(value) * self.cut.copies(self.table, value)).times(stage=-1, in_flight=1)
 
     def per_step(self, amount: float, dims: DimIds, owners: Iterable[str], phase: Phase, inside: bool) -> Terms:
         """An amount that each execution costs, divided by the axes in `owners`, over all microbatches of a step.

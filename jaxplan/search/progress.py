@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxplan.plan.plan import Plan
-from jaxplan.search.rank import MEMORY_MARGIN, Ranking
+from jaxplan.search.rank import AS_FAST, MEMORY_MARGIN, Ranking
 
-Key = tuple[int, int]      # mesh row, policy
 
 
 class Proof(Protocol):
@@ -93,19 +92,22 @@ class Progress:
         scores = self.ranking.value_s * self.time_ratio if self.objective == "time" else corrected.copy()
         for row in self.compiled():
             scores[row] = self.score(row)
-        proved = {self._key(row): row for row in reversed(self.compiled())}
-        alike = [r for r in np.flatnonzero(fits) if proved.get(self._key(int(r)), r) != r]
-        fits[alike] = False     # a compiled plan stands for all of its mesh and policy
-        seen: set[Key] = set()
-        out = []
-        for row in map(int, self.ranking.order(scores, fits)):
-            if self._key(row) not in seen:
-                seen.add(self._key(row))
-                out.append(row)
-        return out
+        best: dict[int, int] = {}       # a compiled plan stands for all of its mesh and policy
+        for row in self.compiled():
+            best.setdefault(int(self.keys[row]), row)
+        for key, row in best.items():
+            fits[self.keys == key] = False
+            fits[row] = True
+        tolerance = AS_FAST if self.objective == "time" else 0.0
+        rows = self.ranking.order(scores, fits, tolerance)
+        first = np.unique(self.keys[rows], return_index=True)[1]
+        return rows[np.sort(first)].tolist()
 
-    def _key(self, row: int) -> Key:
-        return int(self.ranking.space.mesh[row]), int(self.ranking.space.policy[row])
+    @cached_property
+    def keys(self) -> np.ndarray:
+        """The mesh and the policy of each candidate as one number."""
+        space = self.ranking.space
+        return space.mesh.astype(np.int64) * len(space.policies) + space.policy
 
     def learn(self) -> None:
         """Corrects the estimates by the median ratios over what was compiled."""

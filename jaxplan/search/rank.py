@@ -16,7 +16,7 @@ from jaxplan.estimate.view import View
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.remat import policy
 from jaxplan.search.space import Space
-from jaxplan.workload.cut import cut
+from jaxplan.workload.cut import policy_cut
 from jaxplan.workload.table import Table
 
 #: An estimate counts as fitting with this much to spare: the most by which estimates fell short of the compilers in
@@ -48,12 +48,19 @@ class Ranking:
     def fits(self) -> np.ndarray:
         return (self.total_bytes * (1 + MEMORY_MARGIN) <= self.machine.device_hbm_bytes) & self.placeable
 
-    def order(self, value_s: np.ndarray | None = None, fits: np.ndarray | None = None) -> np.ndarray:
-        """Candidates that fit, fastest first; of those that are as fast the one that hides least, then the smallest."""
-        value_s = self.value_s if value_s is None else value_s
+    def order(
+        self, score: np.ndarray | None = None, fits: np.ndarray | None = None, tolerance: float = AS_FAST
+    ) -> np.ndarray:
+        """Candidates that fit, smallest score (time) first.
+
+        Args:
+            tolerance: relative difference up to which scores are equal; then comes first what hides least, and then
+                what needs least memory.
+        """
+        score = self.value_s if score is None else score
         rows = np.flatnonzero(self.fits if fits is None else fits)
-        as_fast = np.round(np.log(value_s[rows]) / AS_FAST)
-        return rows[np.lexsort((self.total_bytes[rows], self.high_s[rows], as_fast))]
+        first = np.round(np.log(score[rows]) / tolerance) if tolerance else score[rows]
+        return rows[np.lexsort((self.total_bytes[rows], self.high_s[rows], first))]
 
     def nearest_misses(self, count: int) -> np.ndarray:
         """Candidates that do not fit, smallest memory first."""
@@ -84,7 +91,7 @@ def rank(space: Space, table: Table, machine: Machine) -> Ranking:
     network = Network(machine, space.meshes)
     found = np.full((len(space), 4), np.inf)
     estimators = {}
-    cuts = [cut(table, policy(name).saved) for name in space.policies]
+    cuts = [policy_cut(table, policy(name)) for name in space.policies]
     for r, rules in enumerate(space.rule_sets):
         for p, kept in enumerate(cuts):
             rows = np.flatnonzero((space.rules == r) & (space.policy == p))

@@ -116,7 +116,7 @@ class _Building:
 
     def __init__(self, workload: Workload, limits: Mapping[str, int], schedules: tuple[str, ...]) -> None:
         self.workload, self.limits, self.schedules = workload, limits, schedules
-        self.policies = tuple(policies_of(workload))
+        self.policies = tuple(policies_of(workload, groups=True))
         self.rule_sets = rule_sets(workload)
         self.rejected: Counter[str] = Counter()
         self.meshes: list[Sizes] = []
