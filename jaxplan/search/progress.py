@@ -13,7 +13,6 @@ from jaxplan.plan.plan import Plan
 from jaxplan.search.rank import AS_FAST, MEMORY_MARGIN, Ranking
 
 
-
 class Proof(Protocol):
     """What a tier found out about a plan (`compile.evidence.Evidence`)."""
 
@@ -34,7 +33,7 @@ class Progress:
     Attributes:
         objective: `time` (fastest first) or `memory` (smallest first).
         memory_ratio, time_ratio: of every candidate, compiled over estimated: the median of the compiled plans that are
-            alike (with or without tensor parallelism), else of all (1 before the first).
+            alike (of the same `roles`), else of all (1 before the first).
         stopped: why the search stopped, in words.
     """
 
@@ -51,9 +50,11 @@ class Progress:
         self.time_ratio = np.ones(len(self.ranking.space))
 
     @cached_property
-    def tensor_parallel(self) -> np.ndarray:
-        """Of every candidate, whether it has tensor parallelism: what estimates are wrong about most differs by it."""
-        return self.ranking.space.size_of("tensor") > 1
+    def roles(self) -> np.ndarray:
+        """Which of tensor, context, expert and stage a candidate has, one bit each: what estimates are wrong about differs
+        by it most."""
+        axes = enumerate(("tensor", "context", "expert", "stage"))
+        return sum((self.ranking.space.size_of(axis) > 1) * 2**i for i, axis in axes)
 
     def compiled(self) -> list[int]:
         """Candidates that the target's compiler accepted, fastest first."""
@@ -124,10 +125,8 @@ class Progress:
 
     def _medians(self, ratios: dict[int, float]) -> np.ndarray:
         out = np.full(len(self.ranking.space), np.median(list(ratios.values())) if ratios else 1.0)
-        for group in (False, True):
-            alike = [ratio for row, ratio in ratios.items() if self.tensor_parallel[row] == group]
-            if alike:
-                out[self.tensor_parallel == group] = np.median(alike)
+        for group in {int(self.roles[row]) for row in ratios}:
+            out[self.roles == group] = np.median([r for row, r in ratios.items() if self.roles[row] == group])
         return out
 
     def contenders(self) -> int:

@@ -102,7 +102,7 @@ def test_without_a_compiler_the_partition_tier_answers(ranking):
 
 def test_goes_on_while_a_corrected_estimate_would_come_first(ranking):
     plain = Progress(ranking, plan_of=lambda row: row)
-    first = {bool(t): next(r for r in plain.order() if plain.tensor_parallel[r] == t) for t in (False, True)}
+    first = {bool(t): next(r for r in plain.order() if plain.roles[r] == t) for t in (False, True)}
     # without tensor parallelism everything is a thousand times slower than estimated, with it as estimated
     progress = Progress(ranking, plan_of=lambda row: row)
     progress.proofs = {
@@ -111,7 +111,7 @@ def test_goes_on_while_a_corrected_estimate_would_come_first(ranking):
     }
     progress.learn()
     open_ = [row for row in progress.order() if row not in progress.proofs]
-    assert progress.tensor_parallel[open_[0]]
+    assert progress.roles[open_[0]] == 1       # tensor alone
     assert progress.time_s(open_[0]) == pytest.approx(ranking.value_s[open_[0]])
 
 
