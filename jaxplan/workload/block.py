@@ -125,10 +125,10 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, eps: floa
     return (wide if bias is None else wide + bias.astype(jnp.float32)).astype(x.dtype)
 
 
-def rotary_angles(seq: int, width: int, theta: float) -> tuple[jax.Array, jax.Array]:
-    """Cosines, sines (seq, width / 2) of position x theta^(-2i / width) (Su et al., arXiv:2104.09864)."""
+def rotary_angles(positions: jax.Array, width: int, theta: float) -> tuple[jax.Array, jax.Array]:
+    """Cosines, sines (S, width / 2) of positions (S,) x theta^(-2i / width) (Su et al., arXiv:2104.09864)."""
     frequencies = theta ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
-    angles = jnp.arange(seq, dtype=jnp.float32)[:, None] * frequencies
+    angles = positions.astype(jnp.float32)[:, None] * frequencies
     return jnp.cos(angles), jnp.sin(angles)
 
 

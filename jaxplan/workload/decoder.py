@@ -22,6 +22,7 @@ from jaxplan.workload.checkpoint import scan_layers
 from jaxplan.workload.kernels.attention import attention
 from jaxplan.workload.kernels.embedding import lookup
 from jaxplan.workload.kernels.loss import cross_entropy
+from jaxplan.workload.kernels.zigzag import Order
 from jaxplan.workload.layout import Layout, Names
 from jaxplan.workload.shape import ModelShape
 from jaxplan.workload.weights import block_dims, dim_sizes, initial, parameter_dims
@@ -38,11 +39,18 @@ class Kernels:
         attention: `blockwise`, `splash` or `cudnn`.
         loss_chunks: sequential parts of the local vocabulary in which logits are made.
         layout: mesh and rules; None for one device.
+        context_attention: `ring` or `ulysses`, where the sequence is sharded over a context axis (`Plan`).
     """
 
     attention: str = "blockwise"
     loss_chunks: int = 1
     layout: Layout | None = None
+    context_attention: str = "ring"
+
+    @property
+    def order(self) -> Order:
+        """The order in which the program has its sequence."""
+        return Order.of(self.layout, self.context_attention)
 
 
 class Stack(nnx.Module):
@@ -94,20 +102,20 @@ class Decoder(nnx.Module):
                     setattr(owner, name, nnx.Param(value, out_sharding=dims, eager_sharding=False))
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """tokens (B, S) to the final, normalized hidden states (B, S, D)."""
-        layout = self.kernels.layout
+        """tokens (B, S) to the final, normalized hidden states (B, S, D), in the program's order of the sequence."""
+        layout, order = self.kernels.layout, self.kernels.order
         constrain = _unconstrained if layout is None else layout.constrain
-        x = lookup(self.compute_dtype, layout)(self.embedding[...], tokens)
+        x = lookup(self.compute_dtype, layout)(self.embedding[...], order.apply(tokens, 1))
         if self.shape.positions == "learned":
             positions = self.positions[...].astype(self.compute_dtype)
-            x = constrain(x + positions[: tokens.shape[1]], STREAM)
+            x = constrain(x + order.apply(positions[: tokens.shape[1]], 0), STREAM)
         x = self._blocks(constrain)(x)
         bias = self.final_norm_bias[...] if self.shape.norm == "layernorm" else None
         return norm(x, self.final_norm[...], bias, self.shape)
 
     def _blocks(self, constrain: Callable[[jax.Array, Names], jax.Array]) -> Callable[[jax.Array], jax.Array]:
         """All blocks in a row, each under the remat policy."""
-        attend = attention(self.kernels.attention, self.kernels.layout)
+        attend = attention(self.kernels.attention, self.kernels.layout, self.kernels.context_attention)
         layout = self.kernels.layout
         enter, leave = (_unconstrained, _unconstrained) if layout is None else (layout.enter, layout.leave)
         block = Block(self.shape, attend, constrain, self._weight, enter, leave)
@@ -116,7 +124,8 @@ class Decoder(nnx.Module):
         def run(x: jax.Array) -> jax.Array:
             rotary = None
             if self.shape.positions == "rope":
-                rotary = rotary_angles(x.shape[1], self.shape.head_dim, self.shape.rope_theta)
+                positions = self.kernels.order.positions(x.shape[1])
+                rotary = rotary_angles(positions, self.shape.head_dim, self.shape.rope_theta)
 
             def step(x: jax.Array, layer: Tree) -> tuple[jax.Array, None]:
                 return block(x, layer, rotary), None
@@ -137,7 +146,7 @@ class Decoder(nnx.Module):
         tied = self.shape.tied_embeddings
         weight = (self.embedding if tied else self.unembed)[...]
         total = cross_entropy(tied, self.kernels.loss_chunks, self.kernels.layout)(
-            self(tokens), weight, targets
+            self(tokens), weight, self.kernels.order.apply(targets, 1)
         )
         return total / float(tokens.size)
 

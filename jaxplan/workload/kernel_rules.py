@@ -209,6 +209,14 @@ def loss_backward(recorder: Recorder, equation: Any, operands: Sequence[Array]) 
     return results
 
 
+def zigzag(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
+    """A sequence, of token ids or of a table of positions, in another order: the same dims."""
+    shape = operands[0].shape
+    result = recorder.add_value(equation.outvars[0].aval, shape)
+    recorder.add_operation(equation.params["name"], "move", [(operands[0], shape)], [result], shape)
+    return [result]
+
+
 # name -> rule, operands, how many results may be left by dead-code elimination
 KERNELS: dict[str, tuple[Kernel, int, tuple[int, ...]]] = {
     "jaxplan_attention_forward": (attention_forward, 3, (1, 2)),
@@ -217,4 +225,5 @@ KERNELS: dict[str, tuple[Kernel, int, tuple[int, ...]]] = {
     "jaxplan_embed_backward": (embed_backward, 2, (1,)),
     "jaxplan_loss_forward": (loss_forward, 3, (1, 2)),
     "jaxplan_loss_backward": (loss_backward, 5, (1, 2)),
+    "jaxplan_zigzag": (zigzag, 1, (1,)),
 }

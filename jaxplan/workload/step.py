@@ -113,7 +113,7 @@ def _decoder(plan: Plan, layout: Layout | None, transform: optax.GradientTransfo
         work.batch // plan.microbatches,
         work.seq,
         remat=plan.remat,
-        kernels=Kernels(plan.attention, plan.loss_chunks, layout),
+        kernels=Kernels(plan.attention, plan.loss_chunks, layout, plan.context_attention),
         compute_dtype=work.compute_dtype,
         parameter_dtype=work.parameter_dtype,
     )

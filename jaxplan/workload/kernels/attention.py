@@ -5,21 +5,31 @@ of the scaled scores (B, N, S) in float32. Scores are scaled by H^-1/2 (Vaswani 
 section 3.2.1). Only query, key, value, the result and the logsumexp are kept for the backward pass, which
 recomputes the scores (Dao et al. 2022, arXiv:2205.14135, section 3.1). The result and the logsumexp bear the
 tag `attention`, so that a remat policy that saves the tag never runs the forward kernel twice.
+
+Over a context axis each device has a part of the sequence: `ring` (`kernels.ring`) and `ulysses` (`kernels.ulysses`)
+move what a kernel of local arrays needs. Over the axis `group` devices share a key-value head, each with its own query
+heads (`Shared`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import jax
+from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec
 
 from jaxplan.errors import InputError
 from jaxplan.workload.kernels.calls import named
+from jaxplan.workload.kernels.ring import Ring
+from jaxplan.workload.kernels.ulysses import Ulysses
 from jaxplan.workload.layout import Layout
 
 ATTENTION_KERNELS = ("blockwise", "splash", "cudnn")
+CONTEXT_KERNELS = {"ring": Ring, "ulysses": Ulysses}
 QUERY = ("batch", "seq", "heads", "head_dim")
 KEY = ("batch", "seq", "kv_heads", "head_dim")
 LOGSUMEXP = ("batch", "heads", "seq")
@@ -27,8 +37,8 @@ LOGSUMEXP = ("batch", "heads", "seq")
 Attention = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
-class Kernel(Protocol):
-    """The two halves of an attention kernel, on local arrays."""
+class Causal(Protocol):
+    """The two halves of causal attention, on local arrays."""
 
     def forward(self, query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Result and logsumexp."""
@@ -42,6 +52,33 @@ class Kernel(Protocol):
         out: jax.Array,
         logsumexp: jax.Array,
         cotangent: jax.Array,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Cotangents of query, key and value."""
+        ...
+
+
+class Kernel(Protocol):
+    """The two halves of an attention kernel; where it is not causal, keys may be more or fewer than queries.
+
+    The backward pass of a block of keys is exact with the result and the logsumexp of all keys, which give the
+    probabilities and the sum over each row (Dao et al. 2022, arXiv:2205.14135, appendix B.2, equations 3 and 4).
+    """
+
+    def forward(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, causal: bool = True
+    ) -> tuple[jax.Array, jax.Array]:
+        """Result and logsumexp."""
+        ...
+
+    def backward(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        out: jax.Array,
+        logsumexp: jax.Array,
+        cotangent: jax.Array,
+        causal: bool = True,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Cotangents of query, key and value."""
         ...
@@ -68,14 +105,25 @@ def kernel(name: str) -> Kernel:
     raise InputError(f"attention kernel {name!r}", f"one of {', '.join(ATTENTION_KERNELS)}")
 
 
-def attention(name: str, layout: Layout | None = None) -> Attention:
-    """Differentiable causal attention with the kernel of that name, on the layout's mesh if there is one."""
-    chosen = kernel(name)
+def attention(name: str, layout: Layout | None = None, context: str = "ring") -> Attention:
+    """Differentiable causal attention with the kernel of that name, on the layout's mesh if there is one.
+
+    Args:
+        context: how all keys are seen where the sequence is sharded: `ring`, on a sequence in zig-zag order
+            (`kernels.zigzag`), or `ulysses`, on one in natural order.
+
+    Raises:
+        InputError: no such kernel, or no such context attention.
+    """
+    if context not in CONTEXT_KERNELS:
+        raise InputError(f"context attention {context!r}", f"one of {', '.join(CONTEXT_KERNELS)}")
     if layout is None:
+        chosen = kernel(name)
         forward = named("attention_forward", chosen.forward)
         backward = named("attention_backward", chosen.backward)
     else:
-        q, k, lse = layout.spec(QUERY), layout.spec(KEY), layout.spec(LOGSUMEXP)
+        chosen, lse = _on_mesh(kernel(name), layout, context)
+        q, k = layout.spec(QUERY), layout.spec(KEY)
         forward = named("attention_forward", chosen.forward, layout, (q, k, k), (q, lse))
         backward = named("attention_backward", chosen.backward, layout, (q, k, k, q, lse, q), (q, k, k))
 
@@ -94,3 +142,74 @@ def attention(name: str, layout: Layout | None = None) -> Attention:
 
     attend.defvjp(attend_forward, attend_backward)
     return attend
+
+
+def _on_mesh(local: Kernel, layout: Layout, context: str) -> tuple[Causal, PartitionSpec]:
+    """Attention on the layout's shards with a kernel of local arrays, and how its logsumexp lies."""
+    axes, lse = layout.axes_of("seq", QUERY), layout.spec(LOGSUMEXP)
+    over: Causal = local
+    if layout.size(axes) > 1:
+        over = CONTEXT_KERNELS[context](local, axes, layout.size(axes))
+        if context == "ulysses":    # stays where the kernel made it: whole rows of a share of the heads
+            lse = PartitionSpec(lse[0], (*layout.axes_of("heads", QUERY), *axes), None)
+    kv_axes = layout.axes_of("kv_heads", KEY)
+    shared = tuple(axis for axis in layout.axes_of("heads", QUERY) if axis not in kv_axes)
+    if layout.size(shared) > 1:
+        scattered = not layout.manual and set(shared) <= set(layout.axes_of("seq", KEY))
+        over = Shared(over, shared, scattered, summed=not layout.manual)
+    return over, lse
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Attention where several devices share a key-value head, each with query heads of its own.
+
+    In an automatic layout keys and values arrive in parts of the sequence, if the rules lay it over these axes in a
+    projection, and their cotangents, complete, leave so. In a manual one they are made whole on every device from a
+    whole input, and each device's cotangent is its own share: it is added up where the input is scattered again and,
+    for weights, where the manual region ends.
+
+    Attributes:
+        axes: of the devices that share.
+        scattered: keys and values arrive in parts.
+        summed: their cotangents are complete.
+    """
+
+    attention: Causal
+    axes: tuple[str, ...]
+    scattered: bool
+    summed: bool
+
+    def forward(self, query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Result and logsumexp.
+
+        Raises:
+            ValueError: a device has more than one key-value head: its query heads are not those of all of them.
+        """
+        if key.shape[2] != 1:
+            raise ValueError(
+                f"query heads over {' and '.join(self.axes)} need one key-value head a device, got {key.shape[2]}"
+            )
+        return self.attention.forward(query, self._whole(key), self._whole(value))
+
+    def backward(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        out: jax.Array,
+        logsumexp: jax.Array,
+        cotangent: jax.Array,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Cotangents of query, key and value."""
+        key, value = self._whole(key), self._whole(value)
+        d_query, d_key, d_value = self.attention.backward(query, key, value, out, logsumexp, cotangent)
+        return d_query, self._total(d_key), self._total(d_value)
+
+    def _whole(self, x: jax.Array) -> jax.Array:
+        return lax.all_gather(x, self.axes, axis=1, tiled=True) if self.scattered else x
+
+    def _total(self, x: jax.Array) -> jax.Array:
+        if self.scattered:
+            return lax.psum_scatter(x, self.axes, scatter_dimension=1, tiled=True)
+        return lax.psum(x, self.axes) if self.summed else x

@@ -1,4 +1,4 @@
-"""Causal attention on NVIDIA GPUs: cuDNN's fused kernels, forward and backward called apart.
+"""Attention on NVIDIA GPUs, causal or full: cuDNN's fused kernels, forward and backward called apart.
 
 JAX's own rule for the backward kernel is called directly, so that the residuals are the caller's to keep; it
 is internal to JAX and gained arguments between 0.10 and 0.12. cuDNN wants 16-bit operands and a head width
@@ -19,14 +19,16 @@ SEED, DROPOUT = 42, 0.0  # the kernel's own defaults; without dropout the seed i
 class Cudnn:
     """cuDNN flash attention with grouped heads; the forward pass keeps the logsumexp."""
 
-    def forward(self, query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def forward(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, causal: bool = True
+    ) -> tuple[jax.Array, jax.Array]:
         fused = _module()
         out, logsumexp = fused.dot_product_attention(
             query,
             key,
             value,
             scale=query.shape[-1] ** -0.5,
-            mask_type=fused.MaskType.CAUSAL,
+            mask_type=fused.MaskType.CAUSAL if causal else fused.MaskType.NO_MASK,
             qkv_layout="BTNH",
             return_residual=True,
         )
@@ -40,6 +42,7 @@ class Cudnn:
         out: jax.Array,
         logsumexp: jax.Array,
         cotangent: jax.Array,
+        causal: bool = True,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         fused, empty = _module(), jnp.zeros(0, query.dtype)
         rule = fused._dot_product_attention_bwd_rule
@@ -48,12 +51,12 @@ class Cudnn:
             "seed": SEED,
             "dropout_rate": DROPOUT,
             "variadic_args": (False, False),
-            "mask_type": fused.MaskType.CAUSAL,
+            "mask_type": fused.MaskType.CAUSAL if causal else fused.MaskType.NO_MASK,
             "layout": fused.AttentionLayout.BTNH.value,
             "sliding_window_length": None,
             "return_residual": False,
         }
-        # operands that causal attention does not use: bias, lengths, offsets, page tables
+        # operands that attention without bias and padding does not use: bias, lengths, offsets, page tables
         residuals: tuple[Any, ...] = (query, key, value, *[empty] * 7)
         if "score_mod" in inspect.signature(rule).parameters:  # jax 0.12
             options |= {"score_mod": None, "cudnn_version": fused.check_cudnn_version()}

@@ -6,6 +6,9 @@ over the axes of `embed` in the compute dtype, its logits update a running maxim
 Gimelshein 2018, arXiv:1805.02867), and in the backward pass its logits are made again and its weight
 gradient, complete at once, is reduced and scattered. So neither the logits, nor the whole gathered weight,
 nor its whole gradient ever exist. Arithmetic of the softmax and the sum of x's gradient are float32.
+
+The sequence is gathered over the vocabulary's axes alone: over a context axis, which stores a part of `embed`, every
+device keeps its own tokens, as it does over the batch's.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ from jaxplan.workload.kernels.calls import named
 from jaxplan.workload.layout import Layout
 
 STREAM = ("batch", "seq", "embed")
-TARGETS = ("batch", "")
 UNEMBED = ("embed", "vocab")
 TABLE = ("vocab", "embed")
 
@@ -42,7 +44,8 @@ def cross_entropy(tied: bool, chunks: int = 1, layout: Layout | None = None) -> 
         forward = named("loss_forward", shards.forward)
         backward = named("loss_backward", shards.backward)
     else:
-        x, w, t = layout.spec(STREAM), layout.spec(TABLE if tied else UNEMBED), layout.spec(TARGETS)
+        x, w = layout.spec(STREAM), layout.spec(TABLE if tied else UNEMBED)
+        t = jax.sharding.PartitionSpec(x[0], shards.context_axes or None)
         scalar = jax.sharding.PartitionSpec()
         forward = named("loss_forward", shards.forward, layout, (x, w, t), (scalar, t))
         backward = named("loss_backward", shards.backward, layout, (x, w, t, t, scalar), (x, w))
@@ -67,14 +70,19 @@ def cross_entropy(tied: bool, chunks: int = 1, layout: Layout | None = None) -> 
 class _Shards:
     """The loss on local shards. Axes are those over which each exchange goes; all empty without a mesh.
 
-    Legend: b, S local sequences and tokens; D embed; v the vocabulary of one chunk.
+    Legend: b, S local sequences and tokens of a context shard; D embed; v the vocabulary of one chunk.
+
+    Attributes:
+        scattered: the tokens of a context shard are sharded over the vocabulary's axes.
+        context_axes: that shard the major part of the sequence.
     """
 
     tied: bool
     chunks: int
     vocab_axes: tuple[str, ...] = ()
     embed_axes: tuple[str, ...] = ()
-    seq_axes: tuple[str, ...] = ()
+    scattered: bool = False
+    context_axes: tuple[str, ...] = ()
     batch_axes: tuple[str, ...] = ()
 
     @classmethod
@@ -82,10 +90,16 @@ class _Shards:
         if layout is None:
             return cls(tied, chunks)
         vocab, seq = layout.axes_of("vocab", UNEMBED), layout.axes_of("seq", STREAM)
-        if seq and seq != vocab:
-            raise ValueError(f"seq must be sharded like vocab ({vocab}) or not at all, got {seq}")
+        context = tuple(axis for axis in seq if axis not in vocab)
+        if seq not in (context, (*context, *vocab)):
+            raise ValueError(f"seq must be sharded over {context}, then like vocab ({vocab}) or not at all, got {seq}")
         embed, batch = layout.axes_of("embed", UNEMBED), layout.axes_of("batch", STREAM)
-        return cls(tied, chunks, vocab, embed, seq, batch)
+        return cls(tied, chunks, vocab, embed, seq != context, context, batch)
+
+    @property
+    def token_axes(self) -> tuple[str, ...]:
+        """The axes over which devices have different tokens."""
+        return (*self.batch_axes, *self.context_axes)
 
     def forward(self, x: jax.Array, weight: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Summed loss over all devices, and each local token's logsumexp (b, S)."""
@@ -106,7 +120,7 @@ class _Shards:
         normalizer = _reduce(lax.psum, normalizer * jnp.exp(maximum - highest), self.vocab_axes)
         logsumexp = highest + jnp.log(normalizer)
         total = jnp.sum(logsumexp - _reduce(lax.psum, picked, self.vocab_axes))
-        return _reduce(lax.psum, total, self.batch_axes), logsumexp
+        return _reduce(lax.psum, total, self.token_axes), logsumexp
 
     def backward(
         self, x: jax.Array, weight: jax.Array, targets: jax.Array, logsumexp: jax.Array, cotangent: jax.Array
@@ -123,7 +137,7 @@ class _Shards:
             back = "bsv,vd->bsd" if self.tied else "bsv,dv->bsd"
             dx = dx + jnp.einsum(back, d_logits, w, preferred_element_type=jnp.float32)
             operands = ("bsv,bsd->vd", d_logits, x) if self.tied else ("bsd,bsv->dv", x, d_logits)
-            part = self.scattered(jnp.einsum(*operands)).astype(weight.dtype)
+            part = self.reduced(jnp.einsum(*operands)).astype(weight.dtype)
             return (
                 dx,
                 lax.dynamic_update_slice_in_dim(dw, part, index * self.width(weight), self.vocab_dim),
@@ -132,8 +146,8 @@ class _Shards:
         start = jnp.zeros(x.shape, jnp.float32), jnp.zeros_like(weight)
         (dx, dw), _ = lax.scan(chunk, start, jnp.arange(self.count(weight)))
         dx = dx.astype(x.dtype)
-        if self.seq_axes:
-            return lax.psum_scatter(dx, self.seq_axes, scatter_dimension=1, tiled=True), dw
+        if self.scattered:
+            return lax.psum_scatter(dx, self.vocab_axes, scatter_dimension=1, tiled=True), dw
         return _reduce(lax.psum, dx, self.vocab_axes), dw
 
     @property
@@ -167,11 +181,11 @@ class _Shards:
             return weight
         return lax.all_gather(weight, self.embed_axes, axis=1 - self.vocab_dim, tiled=True)
 
-    def scattered(self, dw: jax.Array) -> jax.Array:
+    def reduced(self, dw: jax.Array) -> jax.Array:
         """A chunk's weight gradient, summed over all tokens, where the weight is stored."""
         if self.embed_axes:
             dw = lax.psum_scatter(dw, self.embed_axes, scatter_dimension=1 - self.vocab_dim, tiled=True)
-        return _reduce(lax.psum, dw, tuple(a for a in self.batch_axes if a not in self.embed_axes))
+        return _reduce(lax.psum, dw, tuple(a for a in self.token_axes if a not in self.embed_axes))
 
     def logits(self, x: jax.Array, w: jax.Array) -> jax.Array:
         subscripts = "bsd,vd->bsv" if self.tied else "bsd,dv->bsv"
@@ -182,8 +196,8 @@ class _Shards:
         return (targets - first)[..., None] == jnp.arange(width)
 
     def whole(self, x: jax.Array) -> jax.Array:
-        """The tokens of every shard of the sequence."""
-        return lax.all_gather(x, self.seq_axes, axis=1, tiled=True) if self.seq_axes else x
+        """All tokens of a context shard."""
+        return lax.all_gather(x, self.vocab_axes, axis=1, tiled=True) if self.scattered else x
 
 
 def _reduce(collective: Callable, value: jax.Array, axes: Sequence[str]) -> jax.Array:

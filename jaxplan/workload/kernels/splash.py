@@ -1,4 +1,4 @@
-"""Causal attention on TPU: JAX's Pallas splash kernel, its forward and fused backward called apart.
+"""Attention on TPU, causal or full: JAX's Pallas splash kernel, its forward and backward called apart.
 
 The kernel module's own custom_vjp would hide the residuals, so its two halves are called directly. They are
 internal to JAX's kernel module; jax 0.10 and 0.12 have the same ones.
@@ -11,20 +11,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 LANES = 128  # width of a TPU vector register: blocks are multiples of it
-LARGEST_BLOCK = (
-    1024  # chosen: its scores and operands fit v5e's default 16 MiB of scoped VMEM
-)
+LARGEST_BLOCK = 1024  # chosen: its scores and operands fit v5e's default 16 MiB of scoped VMEM
+
+# The fused backward kernel writes one partial dq for every block of keys: queries x keys / block positions in all. Up
+# to 8192 x 8192 it is used (chosen: 0.5 GiB a sequence with 32 heads of 128 in bfloat16); beyond, two kernels that
+# both make the scores again: 7 matmuls instead of 5, and no partial dq.
+LARGEST_FUSED = 8192**2
 
 
 class Splash:
-    """One grid over query heads and blocks of the triangle; grouped heads share their key and value."""
+    """One grid over query heads and unmasked blocks; grouped heads share their key and value."""
 
-    def forward(self, query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def forward(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, causal: bool = True
+    ) -> tuple[jax.Array, jax.Array]:
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
-        kernel = _kernel(query.shape[1], query.shape[2])
+        kernel = _kernel(query.shape[1], key.shape[1], query.shape[2], causal)
         q, k, v = (jnp.swapaxes(x, 1, 2) for x in (query * query.shape[-1] ** -0.5, key, value))
 
         def one(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
@@ -55,14 +61,16 @@ class Splash:
         out: jax.Array,
         logsumexp: jax.Array,
         cotangent: jax.Array,
+        causal: bool = True,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
-        kernel, scale = _kernel(query.shape[1], query.shape[2]), query.shape[-1] ** -0.5
+        scale = query.shape[-1] ** -0.5
+        kernel = _kernel(query.shape[1], key.shape[1], query.shape[2], causal)
         arrays = (jnp.swapaxes(x, 1, 2) for x in (query * scale, key, value, out, cotangent))
 
         def one(q: jax.Array, k: jax.Array, v: jax.Array, o: jax.Array, lse: jax.Array, do: jax.Array) -> Any:
-            residuals = (q, k, v, None, None, o, lse, None, kernel.dkv_mask_info)
+            residuals = (q, k, v, None, None, o, lse, kernel.dq_mask_info, kernel.dkv_mask_info)
             grads = splash._splash_attention_bwd(
                 save_residuals=False,
                 mask_value=kernel.kwargs["mask_value"],
@@ -95,24 +103,43 @@ def block_size(seq: int) -> int:
 
 
 @functools.lru_cache(maxsize=16)
-def _mask(seq: int, heads: int) -> Any:
+def _mask(queries: int, keys: int, heads: int, causal: bool) -> Any:
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    return masks.MultiHeadMask([masks.CausalMask((seq, seq)) for _ in range(heads)])
+    class Triangle(masks.CausalMask):
+        """Answers for a block on one side of the diagonal with one element: there are n^2 of them to look at."""
+
+        def __getitem__(self, at: tuple[slice, slice]) -> np.ndarray:
+            rows, columns = at
+            if rows.start >= columns.stop or rows.stop <= columns.start:
+                return np.full((1, 1), rows.start >= columns.stop)
+            return super().__getitem__(at)
+
+    one = Triangle((queries, keys)) if causal else masks.FullMask((queries, keys))
+    return masks.MultiHeadMask([one] * heads)
 
 
-def _kernel(seq: int, heads: int) -> Any:
-    """The kernel object with its block schedule of the causal triangle."""
+def _kernel(queries: int, keys: int, heads: int, causal: bool) -> Any:
+    """The kernel object with its schedule of unmasked blocks."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
-    block = block_size(seq)
+    rows, columns = block_size(queries), block_size(keys)
+    fused = queries * keys <= LARGEST_FUSED
     sizes = splash.BlockSizes(
-        block_q=block,
-        block_kv=block,
-        block_kv_compute=min(block, 512),
-        block_q_dkv=block,
-        block_kv_dkv=block,
-        block_kv_dkv_compute=min(block, 512),
-        use_fused_bwd_kernel=True,
+        block_q=rows,
+        block_kv=columns,
+        block_kv_compute=_compute_block(columns),
+        block_q_dkv=rows,
+        block_kv_dkv=columns,
+        block_kv_dkv_compute=_compute_block(columns),
+        block_q_dq=None if fused else rows,
+        block_kv_dq=None if fused else columns,
+        use_fused_bwd_kernel=fused,
     )
-    return splash.make_splash_mha(_mask(seq, heads), block_sizes=sizes, head_shards=1, q_seq_shards=1)
+    mask = _mask(queries, keys, heads, causal)
+    return splash.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)
+
+
+def _compute_block(block: int) -> int:
+    """Keys whose scores are in registers at a time: at most 512, and a divisor of the block that was loaded."""
+    return next(size for size in range(min(block, 512), 0, -LANES) if block % size == 0)

@@ -1,0 +1,104 @@
+"""The order in which a program has its sequence: natural, or zig-zag over the context axis.
+
+Causal attention gives the last positions the most work. Cut into 2n chunks of which shard i of n holds chunks i and
+2n - 1 - i, every shard has the same (Grattafiori et al. 2024, arXiv:2407.21783, section 3.3.2, "context parallelism").
+Ring attention computes in this order; everything else in a decoder looks at one position at a time, so that tokens
+and targets are put in order once, and positions say where a token was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxplan.errors import InputError
+from jaxplan.workload.kernels.calls import named
+from jaxplan.workload.layout import Layout
+
+STREAM = ("batch", "seq", "embed")
+
+
+def zigzag(seq: int, shards: int) -> np.ndarray:
+    """The position at each place of a sequence (seq,) in zig-zag order.
+
+    Raises:
+        InputError: the sequence has no 2 x shards equal chunks.
+    """
+    return _positions(np.arange(seq), _chunk(seq, shards), shards)
+
+
+def _chunk(seq: int, shards: int) -> int:
+    if seq % (2 * shards):
+        raise InputError(
+            f"sequence {seq} over context {shards}", f"a multiple of 2 x {shards}: two equal chunks a device"
+        )
+    return seq // (2 * shards)
+
+
+def _positions(places: Any, chunk: int, shards: int) -> Any:
+    """Of places in a NumPy or JAX array, in closed form: a long sequence needs no table in the program."""
+    place, offset = places // chunk, places % chunk
+    shard, late = place // 2, place % 2
+    return (shard + late * (2 * shards - 1 - 2 * shard)) * chunk + offset
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """A program's order of the sequence.
+
+    Attributes:
+        shards: into how many shards a zig-zag order goes; 1: the natural order.
+    """
+
+    layout: Layout | None
+    shards: int = 1
+
+    @classmethod
+    def of(cls, layout: Layout | None, context: str) -> Order:
+        """The order that context attention of that kind (`ring`, `ulysses`) computes in."""
+        if layout is None or context != "ring":
+            return cls(layout)
+        return cls(layout, layout.size(_context_axes(layout)))
+
+    def apply(self, x: jax.Array, dim: int) -> jax.Array:
+        """x, whose dimension `dim` is the whole sequence in natural order, in this order."""
+        if self.shards == 1:
+            return x
+        chunk, shards = _chunk(x.shape[dim], self.shards), self.shards
+        before, after = x.shape[:dim], x.shape[dim + 1 :]
+
+        def reorder(x: jax.Array) -> jax.Array:
+            chunks = x.reshape(*before, 2 * shards, chunk, *after)
+            early, late = jnp.split(chunks, 2, dim)
+            return jnp.stack([early, jnp.flip(late, dim)], dim + 1).reshape(x.shape)
+
+        return named("zigzag", reorder)(x)
+
+    def positions(self, length: int) -> jax.Array:
+        """Position of every token of the sequence that a block's attention sees here, in its order, int32.
+
+        That is the whole sequence in an automatic layout, the context shard of it in a manual one.
+
+        Args:
+            length: tokens of the residual stream as this program has it (in a manual layout: its shard).
+        """
+        shards, places = 1, jnp.arange(length)
+        if self.layout is not None and self.layout.manual:
+            length *= self.layout.size(self.layout.sequence_axes(STREAM))
+            places = jnp.arange(length)
+            if axes := _context_axes(self.layout):
+                shards = self.layout.size(axes)
+                places += jax.lax.axis_index(axes) * length
+        if self.shards == 1:
+            return places
+        return _positions(places, _chunk(length * shards, self.shards), self.shards)
+
+
+def _context_axes(layout: Layout) -> tuple[str, ...]:
+    """The axes of the sequence that are not those of its sharding between blocks."""
+    between = layout.sequence_axes(STREAM)
+    return tuple(axis for axis in layout.axes_of("seq", STREAM) if axis not in between)
