@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from jaxplan.errors import InputError
 from jaxplan.machine import catalogue
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.record import PlanRecord
+from jaxplan.report.text import EXPERT_FLAGS
 from jaxplan.workload.hf import from_hf_config
-from jaxplan.workload.shape import Workload
+from jaxplan.workload.shape import ModelShape, Workload
 from jaxplan.workload.user import AS_WRITTEN, Reference
 
 DEFAULT_MODEL = "llama3-8b"
@@ -19,6 +23,7 @@ DEFAULT_TOKENS = 2048       # of a sequence, where a user's program takes a leng
 ATTENTION_KERNELS = {"tpu": "splash", "cuda": "cudnn", "rocm": "blockwise"}
 SPLASH_SEQ = 128            # the TPU's kernel works on blocks of that many tokens
 CUDNN_HEAD_DIM = (8, 128)   # cuDNN's takes multiples of the first up to the second (JAX, compiling without a GPU)
+DISPATCH = ("capacity", "dropless")
 MIN_SEQ = 2                 # tokens that a causal language model learns anything from
 
 
@@ -30,8 +35,12 @@ def workload_of(
     batch: int | None,
     seq: int | None,
     optimizer: str,
+    experts: Mapping[str, Any] | None = None,
 ) -> Workload:
     """The workload that the flags name; what they leave open is assumed and listed in `defaults`.
+
+    Args:
+        experts: how a mixture of experts is run, by field of `Workload`; None is not given.
 
     Raises:
         InputError: unknown model, unreadable configuration, a program that is not there, sizes that are not positive.
@@ -39,7 +48,9 @@ def workload_of(
     given = [flag for flag, v in (("--model", model), ("--hf", hf), ("--workload", program)) if v is not None]
     if len(given) > 1:
         raise InputError(f"{' and '.join(given)} were given", "one of them")
+    given_experts = {name: value for name, value in (experts or {}).items() if value is not None}
     if program is not None:
+        _check_experts(None, given_experts)
         return _users(machine, Reference.parse(program), batch, seq, optimizer)
     shape = from_hf_config(hf) if hf is not None else catalogue.model(model or DEFAULT_MODEL)
     assumed = []
@@ -58,7 +69,23 @@ def workload_of(
             f"at most {shape.max_positions}, the size of its table of positions",
             f"--seq {shape.max_positions}",
         )
-    return Workload(model=shape, batch=batch, seq=seq, optimizer=optimizer, defaults=tuple(assumed))
+    _check_experts(shape, given_experts)
+    if shape.experts is not None:
+        assumed += [name for name in EXPERT_FLAGS if name not in given_experts]
+    return Workload(shape, batch, seq, optimizer, defaults=tuple(assumed), **given_experts)
+
+
+def _check_experts(shape: ModelShape | None, given: Mapping[str, Any]) -> None:
+    """Refuses what no mixture of experts could be asked for, or what asks it of a dense model."""
+    if given and (shape is None or shape.experts is None):
+        flags = ", ".join(EXPERT_FLAGS[name] for name in given)
+        what = "a program of yours" if shape is None else shape.name
+        raise InputError(f"{flags} with {what}", "a model of the catalogue that has a mixture of experts")
+    if given.get("dispatch", DISPATCH[0]) not in DISPATCH:
+        raise InputError(f"--dispatch {given['dispatch']}", f"one of {', '.join(DISPATCH)}")
+    for name in ("capacity_factor", "hot_expert_factor"):
+        if not math.isfinite(given.get(name, 1.0)) or given.get(name, 1.0) < 1:
+            raise InputError(f"{EXPERT_FLAGS[name]} {given[name]:g}", "a number of at least 1")
 
 
 def _check_sizes(machine: Machine, batch: int, seq: int) -> None:

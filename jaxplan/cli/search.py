@@ -51,6 +51,9 @@ def search(
     batch: Annotated[int | None, typer.Option(help="sequences per optimizer step, over all devices")] = None,
     seq: Annotated[int | None, typer.Option(help="tokens per sequence")] = None,
     optimizer: Annotated[str, typer.Option(help="an optax optimizer")] = "adamw",
+    dispatch: Annotated[str | None, typer.Option(help="experts take `capacity` (the default) or all (`dropless`)")] = None,
+    capacity_factor: Annotated[float | None, typer.Option(help="an expert's room over its even share of tokens")] = None,
+    hot_expert: Annotated[float | None, typer.Option(help="the busiest device's share of tokens over the even one")] = None,
     objective: Annotated[str, typer.Option(help="time (fastest first) or memory (smallest first)")] = "time",
     top: Annotated[int, typer.Option(help="how many plans the target's compiler must prove")] = 3,
     partitions: Annotated[int, typer.Option(help="how many plans the host's partitioner checks first")] = 12,
@@ -68,7 +71,8 @@ def search(
         if value < least:
             raise InputError(f"--{name} {value}", f"at least {least}")
     target = catalogue.machine(mesh, chip, machine, slices)
-    workload = workload_of(target, model, hf, program, batch, seq, optimizer)
+    experts = {"dispatch": dispatch, "capacity_factor": capacity_factor, "hot_expert_factor": hot_expert}
+    workload = workload_of(target, model, hf, program, batch, seq, optimizer, experts)
     limits = Limits(top, partitions, compiles, jobs)
     job = Search(target, workload, objective, limits, out, as_json)
     return job.run()

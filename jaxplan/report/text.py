@@ -18,6 +18,9 @@ LEDGER = ("params", "optimizer", "gradients", "activations", "workspace")
 WIDE_COLUMNS = 150
 PLAIN_GAP, RULED_GAP = 2, 3     # columns between two columns, without and with a ruled head
 
+#: The flag that sets each field of a workload with a mixture of experts.
+EXPERT_FLAGS = {"dispatch": "--dispatch", "capacity_factor": "--capacity-factor", "hot_expert_factor": "--hot-expert"}
+
 
 def header(machine: Machine, workload: Workload, parameters: int | None) -> list[str]:
     """What is searched and what was assumed, one line each, every assumption with the flag that changes it."""
@@ -28,6 +31,7 @@ def header(machine: Machine, workload: Workload, parameters: int | None) -> list
         taken = [flags[n] for n in names if n in workload.defaults or n in machine.defaults]
         return f"  (default; {', '.join(taken)})" if taken else ""
 
+    flags |= EXPERT_FLAGS
     count = f", {format_count(parameters)} parameters" if parameters else ""
     tokens = f"{workload.batch:,} x {workload.seq:,} tokens = {format_count(workload.tokens)} tokens a step"
     lines = [
@@ -36,6 +40,10 @@ def header(machine: Machine, workload: Workload, parameters: int | None) -> list
         f"Model     {workload.name}{count}, {workload.optimizer}{assumed('model')}",
         f"Batch     {tokens}{assumed('batch', 'seq')}",
     ]
+    if workload.model is not None and workload.model.experts is not None:
+        room = f" with room for {workload.capacity_factor:g} times the even share" * (workload.dispatch == "capacity")
+        hot = f", the busiest device {workload.hot_expert_factor:g} times the even share"
+        lines.append(f"Experts   {workload.dispatch} dispatch{room}{hot}{assumed(*EXPERT_FLAGS)}")
     return lines + [f"Note      {note}" for note in machine.notes]
 
 
