@@ -8,7 +8,7 @@ from jaxplan.estimate.ledger import Estimate, estimate_of
 from jaxplan.estimate.network import Network
 from jaxplan.estimate.schedule_terms import pipelines
 from jaxplan.estimate.step import Estimator
-from jaxplan.estimate.terms import Pipeline, rows
+from jaxplan.estimate.terms import VARIABLES, Pipeline, rows
 from jaxplan.estimate.view import View
 from jaxplan.plan.plan import Plan
 from jaxplan.plan.remat import policy
@@ -20,13 +20,17 @@ from jaxplan.workload.table import Table
 def estimate_plan(plan: Plan, table: Table) -> Estimate:
     """The whole ledger of a plan, as a search would make it from the table of the plan's workload."""
     sizes = tuple(plan.size(axis) for axis in AXES)
+    estimator, variables = prepared(plan, table)
+    found = estimator.evaluate(variables, np.array([0]), Network(plan.machine, [sizes]))
+    return estimate_of(found, 0, sizes, float(variables[0, VARIABLES.index("bubble")]))
+
+
+def prepared(plan: Plan, table: Table) -> tuple[Estimator, np.ndarray]:
+    """The estimator of a plan's rules and rematerialization, and the plan's variables, float [1, variables]."""
     view = View(table, plan.rules, policy_cut(table, policy(plan.remat)), plan.context_attention)
-    network = Network(plan.machine, [sizes])
-    pipeline = pipeline_of(plan)
-    variables = rows(sizes, plan.microbatches, plan.loss_chunks, pipeline)
-    estimator = Estimator(view, plan.machine, plan.workload.hot_expert_factor)
-    found = estimator.evaluate(variables, np.array([0]), network)
-    return estimate_of(found, 0, sizes, 1.0 if pipeline is None else float(pipeline.bubble[0]))
+    sizes = tuple(plan.size(axis) for axis in AXES)
+    variables = rows(sizes, plan.microbatches, plan.loss_chunks, pipeline_of(plan))
+    return Estimator(view, plan.machine, plan.workload.hot_expert_factor), variables
 
 
 def pipeline_of(plan: Plan) -> Pipeline | None:
