@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -93,18 +93,23 @@ class Space:
 
 
 def enumerate_space(
-    workload: Workload, table: Table, machine: Machine, schedules: Sequence[str] = EXECUTABLE
+    workload: Workload,
+    table: Table,
+    machine: Machine,
+    schedules: Sequence[str] = EXECUTABLE,
+    only: Iterable[Sizes] | None = None,
 ) -> Space:
     """Every candidate that divides evenly, and the count of those that do not, by reason.
 
     Args:
         schedules: the orders of a pipeline's microbatches that are tried (`plan.schedule.SCHEDULES`).
+        only: the meshes that are tried; every one that the machine's devices make, unless given.
 
     Raises:
         InputError: the batch cannot be divided over the machine in any way.
     """
     building = _Building(workload, dim_sizes(table), tuple(schedules))
-    for sizes in meshes(machine.devices, searched_axes(workload, building.limits)):
+    for sizes in meshes(machine.devices, searched_axes(workload, building.limits)) if only is None else only:
         building.add(sizes)
     if not building.parts:
         raise InputError(*no_candidates(workload, machine, building.rejected))
