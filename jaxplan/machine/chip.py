@@ -37,6 +37,7 @@ class Chip:
         link_bytes_per_s: one direction. Torus and mesh: of one link. Switch: of one chip into the switch.
         links: links per chip (1 for a switch: they act as one).
         on_chip_bytes_per_s: one direction between the two devices of one chip; 0 where a chip is one device.
+        host_bytes_per_s: one direction between a chip and its host's memory; None where nobody says.
         collective_fraction: the part of `link_bytes_per_s` that large collectives reached when measured.
         hop_latency_s: one step of a collective between neighbours.
         launch_latency_s: fixed time of one collective, however small.
@@ -60,6 +61,7 @@ class Chip:
     links: int = 1
     devices_per_chip: int = 1
     on_chip_bytes_per_s: float = 0.0
+    host_bytes_per_s: float | None = None
     collective_fraction: float = 1.0
     hop_latency_s: float = 0.0
     launch_latency_s: float = 0.0
@@ -92,6 +94,8 @@ class Chip:
             raise ValueError(
                 f"{self.id}: matmul_flops_per_s must have bfloat16, got {sorted(self.matmul_flops_per_s)}"
             )
+        if self.host_bytes_per_s is not None and self.host_bytes_per_s <= 0:
+            raise ValueError(f"{self.id}: host_bytes_per_s must be positive, got {self.host_bytes_per_s}")
         if not 0 < self.collective_fraction <= 1:
             raise ValueError(
                 f"{self.id}: collective_fraction must be in (0, 1], got {self.collective_fraction}"

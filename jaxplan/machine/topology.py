@@ -136,6 +136,12 @@ class Machine:
         return self.chip.hbm_bytes_per_s / self.chip.devices_per_chip
 
     @property
+    def device_host_bytes_per_s(self) -> float | None:
+        """One direction between one device and its host's memory; None where nobody says."""
+        rate = self.chip.host_bytes_per_s
+        return None if rate is None else rate / self.chip.devices_per_chip
+
+    @property
     def memory_note(self) -> str:
         """How `device_hbm_bytes` comes about, in one line."""
         total = self.chip.hbm_usable_bytes // self.chip.devices_per_chip

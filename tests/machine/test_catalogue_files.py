@@ -1,5 +1,6 @@
 """The catalogue's own files, and what happens with a user's bad ones."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -130,3 +131,16 @@ def test_neither_jax_nor_flax_is_imported():
         "print([m for m in ('jax', 'jaxlib', 'flax', 'optax') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "chip, rate",
+    [("h100", 64e9), ("a100-80", 32e9), ("v5e", 16e9), ("v6e", 32e9), ("tpu7x", None), ("gb200", None)],
+)
+def test_link_to_the_host_is_as_published_or_unknown(chip, rate):
+    """PCIe Gen5 and Gen4 x16 of NVIDIA's data sheets; TPUs: the scaling book. Elsewhere nobody says."""
+    found = catalogue.chip(chip)
+    assert found.host_bytes_per_s == rate
+    assert ("host_bytes_per_s" in found.sources) == (rate is not None)
+    with pytest.raises(ValueError, match="host_bytes_per_s must be positive"):
+        dataclasses.replace(found, host_bytes_per_s=0.0)
