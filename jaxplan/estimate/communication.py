@@ -137,7 +137,13 @@ def moves_of(view: View, run: Executed, read: Read) -> dict[str, str]:
     """How each axis that shards an operand has to move for the operation that reads it."""
     dims = view.table.values[read.value].dims
     stored, needed = view.stored(read.value, LAYERS in run.operation.scope), view.operation_owners(run.operation)
-    moves = operand_moves(stored, needed, dims, read.dims)
+    at = view.places
+    moves = operand_moves(
+        {axis: at[dim] for axis, dim in stored.items()},
+        {axis: at[dim] for axis, dim in needed.items()},
+        tuple(at[dim] for dim in dims),
+        tuple(at[dim] for dim in read.dims),
+    )
     if run.operation.kind == "attention":
         moves.pop("context", None)      # its kernel has its own way to see all keys: `exchange`
     return moves
@@ -204,8 +210,8 @@ def _moved_results(view: View, run: Executed, over: frozenset[str]) -> Iterator[
     op = run.operation
     dims = view.table.values[op.writes[0]].dims
     owners = view.owners(dims, LAYERS in op.scope)
-    needed = view.operation_owners(op)
-    moved = frozenset(a for a, dim in needed.items() if a not in over and a in owners and owners[a] != dim)
+    needed, at = view.operation_owners(op), view.places
+    moved = frozenset(a for a, d in needed.items() if a not in over and a in owners and at[owners[a]] != at[d])
     if moved:
         nbytes = view.table.nbytes(op.writes[0])
         yield _Move("all-to-all", moved, run.phase, dims, nbytes, frozenset(owners), op.times, op.scope)

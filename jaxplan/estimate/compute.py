@@ -81,7 +81,8 @@ def _bytes(view: View, run: Executed, kept: frozenset[int], passes: set | None) 
         if passes is not None:
             passes.add(key)
         dims = view.table.values[read.value].dims
-        owners = {axis for axis, dim in needed.items() if dim in dims}
+        there = {view.places[dim] for dim in dims}
+        owners = {axis for axis, dim in needed.items() if view.places[dim] in there}
         nbytes = nbytes + view.per_step(view.table.nbytes(read.value) * op.times, dims, owners, run.phase, inside)
     for value in op.writes:
         if value in kept:

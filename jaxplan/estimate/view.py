@@ -98,6 +98,12 @@ class View:
         read = op.reads[0].dims
         return read if op.phase == "forward" else written
 
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """For each dim the one along whose shards it lies: an expert's slots lie where the tokens of their group do."""
+        seq = next((i for i, name in enumerate(self.names) if name == "seq"), None)
+        return {i: seq if name == "slot" and seq is not None else i for i, name in enumerate(self.names)}
+
     def has_batch(self, dims: Iterable[int]) -> bool:
         return any(self.names[d] == "batch" for d in dims)
 

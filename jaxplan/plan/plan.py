@@ -145,7 +145,8 @@ class Plan:
     def rules(self) -> Rules:
         model = self.workload.model
         experts = model is not None and model.experts is not None
-        return standard_rules(self.sequence_sharding, self.zero1, self.zero2, experts).on(self.sizes)
+        latent = model is not None and model.latent_attention is not None
+        return standard_rules(self.sequence_sharding, self.zero1, self.zero2, experts, latent).on(self.sizes)
 
     @property
     def local_sequences(self) -> int:

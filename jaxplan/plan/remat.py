@@ -15,7 +15,11 @@ from dataclasses import dataclass
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.user import AS_WRITTEN
 
-TAGS = ("query", "key", "value", "attention", "attention_output", "mlp_gate", "mlp_up", "mlp_output")
+TAGS = (
+    *("query", "key", "value", "attention", "attention_output"),
+    *("dispatched", "mlp_gate", "mlp_up", "mlp_output"),    # dispatched: tokens at their experts
+)
+ROUTE = "route"     # what a router chose: kept under every policy, so that nothing is chosen anew and otherwise
 BLOCK_INPUT = "block_input"     # the tag of a block's input, where a policy moves it
 NOTHING: frozenset[str] = frozenset()
 

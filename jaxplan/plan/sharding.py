@@ -30,6 +30,8 @@ PRIORITY = (
     *("seq", "slot", "embed"),
 )
 TENSOR_AXES = ("tensor", "group")
+STACKS = ("layers", "dense_layers")             # dims that stack the weights of equal blocks
+STORED_DIMS = ("embed", "q_rank", "kv_rank")    # by which weights are stored in parts; ranks: of latent attention
 
 
 def sizes_in_order(sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -93,9 +95,9 @@ class Rules:
 
     def owners(self, names: Sequence[str], axes: Iterable[str]) -> dict[str, int]:
         """For each mesh axis, the position in `names` of the dim that it shards; axes that shard none are left out."""
-        if sum(name != "layers" for name in names) < 2 and "batch" not in names:
+        if sum(name not in STACKS for name in names) < 2 and "batch" not in names:
             # a vector (a norm's scale, a bias): gathering it would cost more than it saves
-            names = [name if name == "layers" else "" for name in names]
+            names = [name if name in STACKS else "" for name in names]
         rank = {name: i for i, name in enumerate(self.priority)}
         found: dict[str, int] = {}
         for axis in axes:
@@ -145,7 +147,7 @@ class Rules:
 
 
 def standard_rules(
-    sequence_sharding: bool, zero1: bool, zero2: bool = False, experts: bool = False
+    sequence_sharding: bool, zero1: bool, zero2: bool = False, experts: bool = False, latent: bool = False
 ) -> Rules:
     """The rules of every role, over all `AXES`; `Rules.on` leaves those of a mesh.
 
@@ -159,6 +161,8 @@ def standard_rules(
         zero1: shard the optimizer's state over `data` as well (Rajbhandari et al. 2020, arXiv:1910.02054, section 5.1).
         zero2: the gradients that are kept over microbatches, too (the same, section 5.2).
         experts: the model has a mixture of experts.
+        latent: the model has latent attention, whose up-projections have a rank where others have `embed`. Ranks are
+            small: `data` does not divide their optimizer state, nor do stages, which divide the layers already.
     """
     sequence = ("context", *TENSOR_AXES) if sequence_sharding else ("context",)
     stored = ("fsdp", "context", "expert", "stage")
@@ -175,5 +179,7 @@ def standard_rules(
     }
     if experts:
         compute |= {"expert": ("expert",), "slot": sequence}
+    if latent:
+        compute |= dict.fromkeys(STORED_DIMS[1:], stored[:-1])
     over_data = {"embed": (*stored, "data")}
     return Rules(compute, over_data if zero1 else {}, over_data if zero2 else {})

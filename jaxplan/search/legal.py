@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxplan.plan.plan import CONTEXT_ATTENTION, LANES
-from jaxplan.plan.sharding import Rules, standard_rules
+from jaxplan.plan.sharding import STORED_DIMS, Rules, standard_rules
 from jaxplan.search.dims import STORAGE_DIMS, TENSOR_DIMS
 from jaxplan.workload.shape import Workload
 
@@ -26,8 +26,10 @@ class RuleSet:
 
     def rules(self, workload: Workload) -> Rules:
         """The rules of this set, over all axes."""
-        experts = workload.model is not None and workload.model.experts is not None
-        return standard_rules(self.sequence_sharding, self.zero1, self.zero2, experts)
+        model = workload.model
+        experts = model is not None and model.experts is not None
+        latent = model is not None and model.latent_attention is not None
+        return standard_rules(self.sequence_sharding, self.zero1, self.zero2, experts, latent)
 
 
 def rule_sets(workload: Workload) -> tuple[RuleSet, ...]:
@@ -58,6 +60,10 @@ def _weights(of: Mapping[str, int], limits: Mapping[str, int]) -> str:
     stored = math.prod(of[axis] for axis in STORED_OVER)
     if limits.get("embed", stored) % stored:
         return f"embed is not divisible by {' x '.join(axis for axis in STORED_OVER if of[axis] > 1)}"
+    parts = stored // of["stage"]
+    for rank in STORED_DIMS[1:]:
+        if limits.get(rank, parts) % parts:
+            return f"{rank} is not divisible by {' x '.join(a for a in STORED_OVER[:-1] if of[a] > 1)}"
     for dim in TENSOR_DIMS:
         if limits.get(dim, of["tensor"]) % of["tensor"]:
             return f"{dim} is not divisible by tensor"

@@ -10,9 +10,9 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxplan.errors import InputError
-from jaxplan.plan.remat import BLOCK_INPUT, POLICIES, Policy
+from jaxplan.plan.remat import BLOCK_INPUT, POLICIES, ROUTE, Policy
 from jaxplan.workload.shape import ModelShape
-from jaxplan.workload.weights import block_dims, dim_sizes
+from jaxplan.workload.weights import block_sizes, stacks
 
 Keep = Callable[..., Any]
 Carry = Any
@@ -30,7 +30,8 @@ def checkpoint_policy(name: str, shape: ModelShape, on_mesh: bool) -> Keep | Non
     policy = POLICIES[name]
     if policy.saved is None:
         return _all_but_weights(_weight_shapes(shape)) if on_mesh else None
-    saved = sorted(policy.saved | policy.inside)
+    # scores that are computed again may differ in their last bit, and what a router chooses by them with them
+    saved = sorted({*policy.saved, *policy.inside, ROUTE})
     if not policy.offloaded:
         return jax.checkpoint_policies.save_only_these_names(*saved)
     return jax.checkpoint_policies.save_and_offload_only_these_names(
@@ -76,7 +77,7 @@ def _in_groups(step: Step, policy: Policy, carry: Carry, weights: Layer) -> tupl
         return jax.lax.scan(step, carry, weights)
 
     groups = jax.tree.map(lambda w: w.reshape(layers // policy.group, policy.group, *w.shape[1:]), weights)
-    keep = jax.checkpoint_policies.nothing_saveable
+    keep = jax.checkpoint_policies.save_only_these_names(ROUTE)
     carry, stacked = jax.lax.scan(jax.checkpoint(group, policy=keep, prevent_cse=False), carry, groups)
     return carry, jax.tree.map(lambda y: y.reshape(layers, *y.shape[2:]), stacked)
 
@@ -91,8 +92,7 @@ def _input_tagged(step: Step) -> Step:
 
 
 def _weight_shapes(shape: ModelShape) -> frozenset[tuple[int, ...]]:
-    sizes = dim_sizes(shape)
-    return frozenset(tuple(sizes[dim or ""] for dim in names) for names in block_dims(shape).values())
+    return frozenset(sizes for stack in stacks(shape) for sizes in block_sizes(shape, stack).values())
 
 
 def _all_but_weights(shapes: frozenset[tuple[int, ...]]) -> Callable[..., bool]:

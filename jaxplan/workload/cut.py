@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jaxplan.plan.remat import BLOCK_INPUT, NOTHING, Policy
+from jaxplan.plan.remat import BLOCK_INPUT, NOTHING, ROUTE, Policy
 from jaxplan.workload.table import Table
 
 LAYERS = "layers"
@@ -83,6 +83,7 @@ def cut(table: Table, saved_tags: frozenset[str] | None) -> Cut:
     """
     if saved_tags is None:
         return Cut(table.residuals, ())
+    kept = {*saved_tags, ROUTE}
     producer = {
         value: index
         for index, operation in enumerate(table.operations)
@@ -98,7 +99,7 @@ def cut(table: Table, saved_tags: frozenset[str] | None) -> Cut:
         if value in seen:
             continue
         seen.add(value)
-        if value not in producer or table.values[value].tag in saved_tags:
+        if value not in producer or table.values[value].tag in kept:
             if table.values[value].kind == "intermediate":
                 saved.add(value)
             continue

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxplan.workload import expert_rules
 from jaxplan.workload.labels import Array, Recorder, elements, sizes
 from jaxplan.workload.table import DimIds, Shape
 
@@ -226,4 +227,9 @@ KERNELS: dict[str, tuple[Kernel, int, tuple[int, ...]]] = {
     "jaxplan_loss_forward": (loss_forward, 3, (1, 2)),
     "jaxplan_loss_backward": (loss_backward, 5, (1, 2)),
     "jaxplan_zigzag": (zigzag, 1, (1,)),
+    "jaxplan_route": (expert_rules.route, 1, (3,)),
+    "jaxplan_dispatch_forward": (expert_rules.dispatch_forward, 2, (1,)),
+    "jaxplan_dispatch_backward": (expert_rules.dispatch_backward, 2, (1,)),
+    "jaxplan_combine_forward": (expert_rules.combine_forward, 3, (1, 2)),
+    "jaxplan_combine_backward": (expert_rules.combine_backward, 5, (2,)),
 }

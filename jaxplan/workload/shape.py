@@ -12,6 +12,7 @@ Norm = Literal["rmsnorm", "layernorm"]
 Positions = Literal["rope", "learned"]
 Activation = Literal["swiglu", "geglu", "gelu", "relu"]
 Scoring = Literal["softmax", "sigmoid"]
+Dispatch = Literal["capacity", "dropless"]
 SCORINGS: tuple[Scoring, ...] = ("softmax", "sigmoid")
 
 
@@ -136,7 +137,7 @@ class ModelShape:
 
     @property
     def repeated_layers(self) -> int:
-        """The equal layers that are stacked and that stages divide: all but leading dense ones of a mixture of experts."""
+        """The equal layers that are stacked and that stages divide: all but the dense ones that lead experts."""
         return self.layers - (self.experts.first_dense_layers if self.experts is not None else 0)
 
     @property
@@ -166,7 +167,7 @@ class Workload:
     compute_dtype: str = "bfloat16"
     reference: str = "decoder"
     program_hash: str = ""
-    dispatch: Literal["capacity", "dropless"] = "capacity"
+    dispatch: Dispatch = "capacity"
     capacity_factor: float = 1.25
     hot_expert_factor: float = 1.0
     defaults: tuple[str, ...] = field(default=(), compare=False)   # which of these were assumed, to be said once

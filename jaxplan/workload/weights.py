@@ -1,40 +1,48 @@
 """The reference decoder's parameters: their dims by name, their sizes, their initial values.
 
-Every projection is stored with `embed` first, so that fully-sharded storage always shards a major dim.
+Every projection is stored with `embed` first (after the experts, where a weight has one matrix an expert), so that
+fully-sharded storage always shards a major dim; what is made from a low-rank latent is stored with the rank first.
+
+A model is one stack of equal blocks, `layers`, or two where a mixture of experts has leading dense ones:
+`dense_layers`, then `layers`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 
-from jaxplan.errors import InputError
 from jaxplan.workload.layout import Names
-from jaxplan.workload.shape import ModelShape
+from jaxplan.workload.shape import ExpertShape, LatentAttentionShape, ModelShape
 
 Tree = dict[str, Any]
 QUERY = ("embed", "heads", "head_dim")
 KEY = ("embed", "kv_heads", "head_dim")
+EXPERT = ("expert", "embed", "mlp")
+FEED_FORWARD = ("embed", "mlp")
+LAYERS, DENSE_LAYERS = "layers", "dense_layers"
+
+
+def stacks(shape: ModelShape) -> tuple[str, ...]:
+    """The model's stacks of equal blocks, in the order in which they run."""
+    leading = shape.experts is not None and shape.experts.first_dense_layers > 0
+    return (DENSE_LAYERS, LAYERS) if leading else (LAYERS,)
+
+
+def depth(shape: ModelShape, stack: str) -> int:
+    """Blocks of a stack."""
+    return shape.repeated_layers if stack == LAYERS else shape.layers - shape.repeated_layers
 
 
 def parameter_dims(shape: ModelShape) -> Tree:
-    """The names of every parameter's dims, as a tree of the parameters' structure.
-
-    Raises:
-        InputError: the shape has mixture-of-experts layers or latent attention.
-    """
-    for present, what in (
-        (shape.experts, "mixture-of-experts layers"),
-        (shape.latent_attention, "latent attention"),
-    ):
-        if present is not None:
-            raise InputError(f"{shape.name} is not runnable yet: the reference decoder has no {what}")
-    layers = {name: ("layers", *dims) for name, dims in block_dims(shape).items()}
-    top: Tree = {"embedding": ("vocab", "embed"), "layers": layers} | _norm_dims(shape, "final_norm")
+    """The names of every parameter's dims, as a tree of the parameters' structure."""
+    top: Tree = {"embedding": ("vocab", "embed")} | _norm_dims(shape, "final_norm")
+    for stack in stacks(shape):
+        top[stack] = {name: (stack, *dims) for name, dims in block_dims(shape, stack).items()}
     if not shape.tied_embeddings:
         top["unembed"] = ("embed", "vocab")
     if shape.positions == "learned":
@@ -49,38 +57,110 @@ def _norm_dims(shape: ModelShape, name: str, dim: str = "embed") -> dict[str, Na
     return dims
 
 
-def block_dims(shape: ModelShape) -> dict[str, Names]:
+def block_dims(shape: ModelShape, stack: str = LAYERS) -> dict[str, Names]:
     """The names of the dims of one block's parameters."""
-    dims: dict[str, Names] = {"query": QUERY, "key": KEY, "value": KEY, "output": QUERY}
-    dims |= {"up": ("embed", "mlp"), "down": ("embed", "mlp")}
-    if shape.gated:
-        dims["gate"] = ("embed", "mlp")
+    dims = dict(_attention_dims(shape) if shape.latent_attention is None else _latent_dims(shape.latent_attention))
+    experts = shape.experts if stack == LAYERS else None
+    dims |= _dense_dims(shape) if experts is None else _expert_dims(shape, experts)
     for name in ("attention_norm", "mlp_norm"):
         dims |= _norm_dims(shape, name)
     if shape.post_norms:
         dims |= _norm_dims(shape, "attention_post_norm") | _norm_dims(shape, "mlp_post_norm")
+    return dims
+
+
+def _attention_dims(shape: ModelShape) -> dict[str, Names]:
+    dims: dict[str, Names] = {"query": QUERY, "key": KEY, "value": KEY, "output": QUERY}
     if shape.qk_norm:
         dims |= {"query_norm": ("head_dim",), "key_norm": ("head_dim",)}
-    biased = [(name, dims[name][1:]) for name in ("query", "key", "value") if shape.attention_bias]
-    biased += [("output", ("embed",))] if shape.output_bias else []
-    biased += (
-        [(n, dims[n][1:]) for n in ("gate", "up") if n in dims] + [("down", ("embed",))]
-        if shape.mlp_bias
-        else []
-    )
-    return dims | {name + "_bias": bias for name, bias in biased}
+    if shape.attention_bias:
+        dims |= {name + "_bias": dims[name][1:] for name in ("query", "key", "value")}
+    if shape.output_bias:
+        dims["output_bias"] = ("embed",)
+    return dims
 
 
-def dim_sizes(shape: ModelShape) -> dict[str, int]:
-    """The size of every dim that a parameter has."""
-    names = ("layers", "embed", "mlp", "heads", "kv_heads", "head_dim", "vocab")
-    return {name: getattr(shape, name) for name in names} | {"positions": shape.max_positions}
+def _latent_dims(latent: LatentAttentionShape) -> dict[str, Names]:
+    """Multi-head latent attention: see `workload.latent`."""
+    dims: dict[str, Names] = {"query": QUERY}
+    if latent.query_rank:
+        dims = {
+            "query_down": ("embed", "q_rank"),
+            "query_rank_norm": ("q_rank",),
+            "query_up": ("q_rank", "heads", "head_dim"),
+        }
+    return dims | {
+        "latent_down": ("embed", "kv_rank"),
+        "latent_norm": ("kv_rank",),
+        "rotary_key": ("embed", "rotary_dim"),
+        "key_up": ("kv_rank", "heads", "plain_dim"),
+        "value_up": ("kv_rank", "heads", "value_dim"),
+        "output": ("embed", "heads", "value_dim"),
+    }
 
 
-def _contracted(name: str) -> tuple[str, ...]:
-    return {"output": ("heads", "head_dim"), "down": ("mlp",), "embedding": (), "positions": ()}.get(
-        name, ("embed",)
-    )
+def _dense_dims(shape: ModelShape, prefix: str = "") -> dict[str, Names]:
+    names = ("gate", "up") if shape.gated else ("up",)
+    dims: dict[str, Names] = {prefix + name: FEED_FORWARD for name in (*names, "down")}
+    if shape.mlp_bias and not prefix:
+        dims |= {name + "_bias": ("mlp",) for name in names} | {"down_bias": ("embed",)}
+    return dims
+
+
+def _expert_dims(shape: ModelShape, experts: ExpertShape) -> dict[str, Names]:
+    """A mixture of experts: see `workload.experts`. The router's outputs have a name that no rule shards."""
+    dims: dict[str, Names] = {"router": ("embed", "routes")}
+    dims |= dict.fromkeys(("gate", "up", "down") if shape.gated else ("up", "down"), EXPERT)
+    if experts.router_bias:
+        dims["router_bias"] = ("routes",)
+    if experts.shared:
+        dims |= _dense_dims(shape, "shared_")
+    if experts.shared_gate:
+        dims["shared_switch"] = ("embed",)
+    return dims
+
+
+def dim_sizes(shape: ModelShape, stack: str = LAYERS, name: str = "") -> dict[str, int]:
+    """The size of every dim that a parameter has.
+
+    Args:
+        stack, name: the parameter; the hidden width of a mixture of experts differs from that of dense blocks.
+    """
+    names = ("embed", "mlp", "heads", "kv_heads", "head_dim", "vocab")
+    sizes = {dim: getattr(shape, dim) for dim in names} | {"positions": shape.max_positions}
+    sizes |= {one: depth(shape, one) for one in stacks(shape)}
+    if (latent := shape.latent_attention) is not None:
+        sizes |= {"q_rank": latent.query_rank, "kv_rank": latent.kv_rank, "rotary_dim": latent.rope_head_dim}
+        sizes |= {"head_dim": latent.query_head_dim, "plain_dim": latent.nope_head_dim}
+        sizes |= {"value_dim": latent.value_head_dim}
+    if (experts := shape.experts) is not None and stack == LAYERS:
+        shared = name.startswith("shared_")
+        sizes |= {"routes": experts.experts, "expert": experts.experts}
+        sizes |= {"mlp": experts.shared * experts.shared_mlp if shared else experts.mlp}
+    return sizes
+
+
+def dtype_of(name: str, compute_dtype: DTypeLike) -> DTypeLike:
+    """The dtype that a block's weight is computed with: a router's is float32."""
+    return jnp.float32 if name.startswith("router") else compute_dtype
+
+
+def block_sizes(shape: ModelShape, stack: str = LAYERS) -> dict[str, tuple[int, ...]]:
+    """The sizes of one block's parameters."""
+    return {
+        name: tuple(dim_sizes(shape, stack, name)[dim or ""] for dim in dims)
+        for name, dims in block_dims(shape, stack).items()
+    }
+
+
+def _contracted(name: str, dims: Names) -> Names:
+    """The dims over which a projection sums, of whose size its initial values depend."""
+    own = [dim for dim in dims if dim not in (LAYERS, DENSE_LAYERS, "expert")]
+    if name == "output":
+        return own[1:]
+    if name in ("down", "shared_down"):
+        return ("mlp",)
+    return own[:1] if name in ("query_up", "key_up", "value_up") else ("embed",)
 
 
 def initial(key: jax.Array, name: str, dims: Names, sizes: dict[str, int], dtype: DTypeLike) -> jax.Array:
@@ -90,5 +170,5 @@ def initial(key: jax.Array, name: str, dims: Names, sizes: dict[str, int], dtype
         return jnp.zeros(shape, dtype)
     if name.endswith("_norm"):
         return jnp.ones(shape, dtype)
-    fan_in = np.prod([sizes[dim] for dim in _contracted(name)]) if _contracted(name) else sizes["embed"]
+    fan_in = math.prod(sizes[dim or ""] for dim in _contracted(name, dims))
     return jax.random.normal(key, shape, dtype) * jnp.asarray(fan_in**-0.5, dtype)

@@ -14,7 +14,7 @@ from jaxplan.plan.sharding import standard_rules
 from jaxplan.workload.decoder import Decoder, Kernels, dim_sizes, loss_function
 from jaxplan.workload.layout import Layout
 from jaxplan.workload.optimizer import leaf_dims
-from jaxplan.workload.shape import ExpertShape, LatentAttentionShape, ModelShape
+from jaxplan.workload.shape import ModelShape
 
 TINY = ModelShape("tiny", layers=2, embed=32, mlp=64, heads=8, kv_heads=4, head_dim=8, vocab=64)
 OLD = dataclasses.replace(
@@ -160,18 +160,6 @@ def test_module_runs():
     assert model(ids["tokens"]).shape == (BATCH, SEQ, TINY.embed)
     # an untrained model knows nothing: about the logarithm of the vocabulary
     assert float(model.loss(ids["tokens"], ids["targets"])) == pytest.approx(np.log(64), rel=0.25)
-
-
-@pytest.mark.parametrize(
-    "change, what",
-    [
-        ({"experts": ExpertShape(8, 2, 64)}, "mixture-of-experts"),
-        ({"latent_attention": LatentAttentionShape(8, 8, 8, 8, 8)}, "latent attention"),
-    ],
-)
-def test_what_cannot_run_is_said(change, what):
-    with pytest.raises(InputError, match=f"not runnable yet.*{what}"):
-        loss_function(dataclasses.replace(TINY, **change), BATCH, SEQ)
 
 
 def test_bad_input_is_named():

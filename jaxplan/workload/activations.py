@@ -1,0 +1,23 @@
+"""The hidden values of a feed-forward, gated or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import jax
+
+from jaxplan.workload.shape import Activation, ModelShape
+
+ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
+    "swiglu": jax.nn.silu,  # Shazeer 2020, arXiv:2002.05202, equation 6
+    "geglu": jax.nn.gelu,
+    "gelu": jax.nn.gelu,
+    "relu": jax.nn.relu,
+}
+
+
+def gated(shape: ModelShape, made: Callable[[str], jax.Array]) -> jax.Array:
+    """The hidden values from what is made by the weights `up` and, where the shape has it, `gate`."""
+    activation = ACTIVATIONS[shape.activation]
+    up = made("up")
+    return activation(made("gate")) * up if shape.gated else activation(up)

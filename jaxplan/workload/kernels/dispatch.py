@@ -1,0 +1,242 @@
+"""Tokens to experts and back, each expert taking at most its capacity: kernels that say what they exchange.
+
+Rows of the batch lie over the axis `expert` outside of the experts, the experts inside. Each device sorts its tokens by
+expert, sends every shard of the experts its part, and gets the results back (Lepikhin et al. 2020, arXiv:2006.16668,
+section 3.2; their dispatch multiplies by one-hot matrices, this one looks up rows): one all-to-all on the way there and
+one on the way back, forward and backward. The transpose of either way is the other, with weights where tokens are.
+
+Shapes: x (B, S, D); E experts, k choices a token, n shards of the experts; a row has G groups of S / G tokens, each of
+which has C slots at every expert. Choices beyond them are dropped, first choices last.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec
+
+from jaxplan.errors import InputError
+from jaxplan.workload.kernels.calls import named
+from jaxplan.workload.layout import Layout
+from jaxplan.workload.shape import ExpertShape
+
+TOKENS = ("batch", "seq", "embed")
+CHOICES = ("batch", "seq", None)
+SLOTS = ("batch", "seq", "expert", "slot", "embed")     # `seq`: the groups, which lie where their tokens lie
+RANKED_BY = 2       # best experts of a group by which groups are ranked (arXiv:2412.19437, section 2.1.2)
+
+
+class Routes(NamedTuple):
+    """Where tokens go. Rows are counted on one device: these indices mean nothing elsewhere.
+
+    Attributes:
+        experts: (B, S, k) int32, the experts of a token, best first.
+        slots: (B, S, k) int32, the row of what the device gets back that answers each choice; -1: it was dropped.
+        sources: (n, B, G, E / n, C) int32, the choice (row of x times k, plus its rank) that takes each slot; -1: none.
+    """
+
+    experts: jax.Array
+    slots: jax.Array
+    sources: jax.Array
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """The exchange of a mixture of experts.
+
+    Attributes:
+        shape: experts and how they are chosen.
+        capacity_factor: slots of an expert, as a multiple of its even share of a group's choices.
+        groups: groups of tokens in a row; 0: as many as the layout has shards of the sequence.
+        layout: mesh and rules; None for one device.
+    """
+
+    shape: ExpertShape
+    capacity_factor: float
+    groups: int = 0
+    layout: Layout | None = None
+
+    @cached_property
+    def sequence_shards(self) -> int:
+        return 1 if self.layout is None else self.layout.size(self.layout.axes_of("seq", TOKENS))
+
+    @cached_property
+    def expert_axes(self) -> tuple[str, ...]:
+        return () if self.layout is None else self.layout.axes_of("expert", SLOTS)
+
+    @property
+    def shards(self) -> int:
+        """Shards of the experts."""
+        return 1 if self.layout is None else self.layout.size(self.expert_axes)
+
+    @property
+    def groups_here(self) -> int:
+        """Groups of a row on one device.
+
+        Raises:
+            InputError: the groups are not whole on every device.
+        """
+        groups = self.groups or self.sequence_shards
+        if groups % self.sequence_shards:
+            raise InputError(f"{groups} groups of tokens in a row", f"a multiple of its {self.sequence_shards} shards")
+        return groups // self.sequence_shards
+
+    @property
+    def groups_seen(self) -> int:
+        """Groups of a row of an array outside of the kernels: of all shards, unless the layout is manual."""
+        manual = self.layout is not None and self.layout.manual
+        return self.groups_here * (1 if manual else self.sequence_shards)
+
+    def capacity(self, tokens: int) -> int:
+        """Slots that each expert has for a group of so many tokens (the same, section 2.2)."""
+        even = tokens * self.shape.top_k / self.shape.experts
+        return min(tokens, math.ceil(self.capacity_factor * even))
+
+    def route(self, scores: jax.Array) -> Routes:
+        """scores (B, S, E) to each token's experts and slots. Not differentiable."""
+        scores_spec, choices, sources, _, _ = self._specs()
+        out = (choices, choices, sources)
+        return Routes(*named("route", self._route, self.layout, (scores_spec,), out)(lax.stop_gradient(scores)))
+
+    def dispatch(self, x: jax.Array, routes: Routes) -> jax.Array:
+        """x (B, S, D) to what the experts get, (B, G, E, C, D), zeros in empty slots."""
+        tokens, choices, sources, slots, _ = self._specs()
+        there = named("dispatch_forward", self._there, self.layout, (tokens, sources), slots)
+        back = named("dispatch_backward", self._summed, self.layout, (slots, choices), tokens)
+
+        def forward(x: jax.Array, routes: Routes) -> tuple[jax.Array, Routes]:
+            return there(x, routes.sources), routes
+
+        def backward(routes: Routes, cotangent: jax.Array) -> tuple[jax.Array, Routes]:
+            return back(cotangent, routes.slots), _no_cotangent(routes)
+
+        send = jax.custom_vjp(lambda x, routes: there(x, routes.sources))
+        send.defvjp(forward, backward)
+        return send(x, routes)
+
+    def combine(self, fed: jax.Array, gates: jax.Array, routes: Routes) -> jax.Array:
+        """What the experts return (B, G, E, C, D), weighted by gates (B, S, k) and added up for each token, (B, S, D).
+
+        What the gates' gradient needs, the results back where their tokens are, bears the tag `mlp_output`.
+        """
+        tokens, choices, sources, slots, arrived = self._specs()
+        back = named("combine_forward", self._weighted, self.layout, (slots, choices, choices), (tokens, arrived))
+        operands = (choices, arrived, tokens, choices, sources)
+        there = named("combine_backward", self._unweighted, self.layout, operands, (slots, choices))
+
+        def forward(fed: jax.Array, gates: jax.Array, routes: Routes) -> tuple[jax.Array, tuple]:
+            out, results = back(fed, gates, routes.slots)
+            return out, (gates, checkpoint_name(results, "mlp_output"), routes)
+
+        def backward(residuals: tuple, cotangent: jax.Array) -> tuple[jax.Array, jax.Array, Routes]:
+            gates, results, routes = residuals
+            d_fed, d_gates = there(gates, results, cotangent, routes.slots, routes.sources)
+            return d_fed, d_gates, _no_cotangent(routes)
+
+        receive = jax.custom_vjp(lambda fed, gates, routes: back(fed, gates, routes.slots)[0])
+        receive.defvjp(forward, backward)
+        return receive(fed, gates, routes)
+
+    def _specs(self) -> tuple[PartitionSpec, PartitionSpec, PartitionSpec, PartitionSpec, PartitionSpec]:
+        """Of tokens, choices, sources, slots, and of results that are back on their tokens' device."""
+        if self.layout is None:
+            nowhere = PartitionSpec()
+            return nowhere, nowhere, nowhere, nowhere, nowhere
+        spec = self.layout.spec
+        rows = spec(("batch", "seq"))
+        return spec(TOKENS), spec(CHOICES), PartitionSpec(None, *rows), spec(SLOTS), PartitionSpec(None, *rows)
+
+    # what follows runs on one device's arrays: b rows, s tokens of each, g groups
+
+    def _route(self, scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        chosen = choose(scores, self.shape)
+        (b, s, k), g, experts = chosen.shape, self.groups_here, self.shape.experts
+        if s % g:
+            raise InputError(f"{s} tokens of a row in {g} groups", "groups that divide them")
+        tokens, local, slots = s // g, experts // self.shards, self.capacity(s // g)
+        # by rank and then by token: first choices are served first
+        queue = jnp.swapaxes(chosen.reshape(b * g, tokens, k), 1, 2).reshape(b * g, k * tokens)
+        order = jnp.argsort(queue, axis=1, stable=True)
+        ids = jnp.arange(experts)
+        starts, ends = ((before(queue[..., None], ids)).sum(1) for before in (jnp.less, jnp.less_equal))
+        group = jnp.arange(b * g)[:, None]
+
+        place = jnp.argsort(order, axis=1) - jnp.take_along_axis(starts, queue, 1)
+        row = ((queue // local * (b * g) + group) * local + queue % local) * slots + place
+        row = jnp.where(place < slots, row, -1).reshape(b, g, k, tokens)
+        answer = jnp.swapaxes(row, 2, 3).reshape(b, s, k)
+
+        taken = starts[..., None] + jnp.arange(slots)
+        entry = jnp.take_along_axis(order, taken.reshape(b * g, -1).clip(max=k * tokens - 1), 1).reshape(taken.shape)
+        source = (group[..., None] * tokens + entry % tokens) * k + entry // tokens
+        source = jnp.where(taken < ends[..., None], source, -1).reshape(b, g, self.shards, local, slots)
+        return chosen, answer.astype(jnp.int32), jnp.moveaxis(source, 2, 0).astype(jnp.int32)
+
+    def _there(self, x: jax.Array, sources: jax.Array) -> jax.Array:
+        return self._at_experts(_taken(x, sources // self.shape.top_k))
+
+    def _at_experts(self, sent: jax.Array) -> jax.Array:
+        """(n, b, g, E / n, C, D), one part for each shard of the experts, to what this shard gets, (n b, g, ...)."""
+        return self._swapped(sent).reshape(-1, *sent.shape[2:])
+
+    def _at_tokens(self, fed: jax.Array) -> jax.Array:
+        """The way back: (n b, g, E / n, C, D) to (n, b, g, E / n, C, D)."""
+        return self._swapped(fed.reshape(self.shards, -1, *fed.shape[1:]))
+
+    def _swapped(self, parts: jax.Array) -> jax.Array:
+        return lax.all_to_all(parts, self.expert_axes, 0, 0, tiled=True) if self.expert_axes else parts
+
+    def _summed(self, cotangent: jax.Array, slots: jax.Array) -> jax.Array:
+        results = self._at_tokens(cotangent)
+        return sum(_answers(results, slots)).astype(cotangent.dtype)    # type: ignore[union-attr]
+
+    def _weighted(self, fed: jax.Array, gates: jax.Array, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
+        results = self._at_tokens(fed)
+        out = sum(gates[..., j, None] * answer for j, answer in enumerate(_answers(results, slots)))
+        return out.astype(fed.dtype), results     # type: ignore[union-attr]
+
+    def _unweighted(
+        self, gates: jax.Array, results: jax.Array, cotangent: jax.Array, slots: jax.Array, sources: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        weight = gates.reshape(-1)[sources.clip(min=0)][..., None]
+        sent = _taken(cotangent, sources // self.shape.top_k) * weight.astype(cotangent.dtype)
+        wide = cotangent.astype(jnp.float32)
+        d_gates = jnp.stack([(wide * answer).sum(-1) for answer in _answers(results, slots)], -1)
+        return self._at_experts(sent), d_gates.astype(gates.dtype)
+
+
+def choose(scores: jax.Array, shape: ExpertShape) -> jax.Array:
+    """The experts (.., k) of the best scores (.., E), among those of the best groups of experts (`ExpertShape`).
+
+    A group is as good as its best two experts (DeepSeek-V3, arXiv:2412.19437, section 2.1.2, "node-limited routing").
+    """
+    if shape.chosen_groups < shape.choice_groups:
+        parts = scores.reshape(*scores.shape[:-1], shape.choice_groups, -1)
+        merit = lax.top_k(parts, min(RANKED_BY, parts.shape[-1]))[0].sum(-1)
+        best = lax.top_k(merit, shape.chosen_groups)[1]
+        among = (best[..., None] == jnp.arange(shape.choice_groups)).any(-2)
+        scores = jnp.where(among[..., None], parts, -jnp.inf).reshape(scores.shape)
+    return lax.top_k(scores, shape.top_k)[1].astype(jnp.int32)
+
+
+def _taken(x: jax.Array, rows: jax.Array) -> jax.Array:
+    """Rows of x (.., D) by their numbers, zeros where those are negative."""
+    flat = x.reshape(-1, x.shape[-1])
+    return jnp.where(rows[..., None] >= 0, flat[rows.clip(min=0)], 0)
+
+
+def _answers(results: jax.Array, slots: jax.Array) -> list[jax.Array]:
+    """What came back for each of the k choices, (b, s, D) in float32, one at a time."""
+    return [_taken(results, slots[..., j]).astype(jnp.float32) for j in range(slots.shape[-1])]
+
+
+def _no_cotangent(routes: Routes) -> Routes:
+    return Routes(*(np.zeros(r.shape, jax.dtypes.float0) for r in routes))      # type: ignore[arg-type]
