@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,15 +18,19 @@ from jax.typing import DTypeLike
 
 from jaxplan.errors import InputError
 from jaxplan.plan.remat import POLICIES
-from jaxplan.workload.block import STREAM, Block, norm, rotary_angles
+from jaxplan.workload.block import STREAM, Block, Stream
 from jaxplan.workload.checkpoint import scan_layers
 from jaxplan.workload.kernels.attention import attention
+from jaxplan.workload.kernels.dispatch import Exchange
 from jaxplan.workload.kernels.embedding import lookup
 from jaxplan.workload.kernels.loss import cross_entropy
 from jaxplan.workload.kernels.zigzag import Order
 from jaxplan.workload.layout import Layout, Names
-from jaxplan.workload.shape import ModelShape
-from jaxplan.workload.weights import block_dims, dim_sizes, initial, parameter_dims
+from jaxplan.workload.norms import norm
+from jaxplan.workload.pipeline import STAGE, Pipeline
+from jaxplan.workload.rotary import rotary_angles, rotary_width
+from jaxplan.workload.shape import Dispatch, ModelShape
+from jaxplan.workload.weights import LAYERS, block_dims, dim_sizes, dtype_of, initial, parameter_dims, stacks
 
 Tree = dict[str, Any]
 BATCH_DIMS: Tree = {"tokens": ("batch", "seq"), "targets": ("batch", "seq")}
@@ -40,12 +45,20 @@ class Kernels:
         loss_chunks: sequential parts of the local vocabulary in which logits are made.
         layout: mesh and rules; None for one device.
         context_attention: `ring` or `ulysses`, where the sequence is sharded over a context axis (`Plan`).
+        microbatches, repeats: of the pipeline, where the mesh has an axis `stage` (`workload.pipeline`).
+        dispatch, capacity_factor: how a mixture of experts takes its tokens (`Workload`).
+        expert_groups: groups of tokens in a row, each with its own capacity; 0: one a shard of the sequence.
     """
 
     attention: str = "blockwise"
     loss_chunks: int = 1
     layout: Layout | None = None
     context_attention: str = "ring"
+    microbatches: int = 1
+    repeats: int = 1
+    dispatch: Dispatch = "capacity"
+    capacity_factor: float = 1.25
+    expert_groups: int = 0
 
     @property
     def order(self) -> Order:
@@ -93,65 +106,114 @@ class Decoder(nnx.Module):
             raise InputError(f"remat policy {remat!r}", f"one of {', '.join(POLICIES)}")
         self.shape, self.remat, self.kernels = shape, remat, kernels or Kernels()
         self.compute_dtype = compute_dtype
-        self.layers, sizes = Stack(), dim_sizes(shape)
-        for owner, tree in ((self, parameter_dims(shape)), (self.layers, parameter_dims(shape)["layers"])):
-            for name, dims in sorted(tree.items()):
+        tree = parameter_dims(shape)
+        owners: dict[str, nnx.Module] = {"": self, **{stack: Stack() for stack in reversed(stacks(shape))}}
+        for stack, owner in owners.items():
+            for name, dims in sorted((tree[stack] if stack else tree).items()):
                 if isinstance(dims, tuple):
+                    sizes = dim_sizes(shape, stack, name)
                     value = initial(rngs.params(), name, dims, sizes, parameter_dtype)
                     # not sharded eagerly: a plan shards the state, and an abstract decoder needs no mesh
                     setattr(owner, name, nnx.Param(value, out_sharding=dims, eager_sharding=False))
+            if stack:
+                setattr(self, stack, owner)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """tokens (B, S) to the final, normalized hidden states (B, S, D), in the program's order of the sequence."""
+        return self._run(tokens)[0]
+
+    def _run(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """The same, and the balance loss of each group of tokens (B, G) in a mixture of experts."""
         layout, order = self.kernels.layout, self.kernels.order
         constrain = _unconstrained if layout is None else layout.constrain
-        x = lookup(self.compute_dtype, layout)(self.embedding[...], order.apply(tokens, 1))
+        x = lookup(self.compute_dtype, layout)(self.embedding[...], order.apply(tokens, ("batch", "seq")))
         if self.shape.positions == "learned":
             positions = self.positions[...].astype(self.compute_dtype)
-            x = constrain(x + order.apply(positions[: tokens.shape[1]], 0), STREAM)
-        x = self._blocks(constrain)(x)
+            x = constrain(x + order.apply(positions[: tokens.shape[1]], ("seq", "embed")), STREAM)
+        stream: Stream = x
+        if self.shape.experts is not None:
+            groups = self._exchange(layout).groups_seen
+            stream = x, constrain(jnp.zeros((x.shape[0], groups), jnp.float32), STREAM[:2])
+        for stack in stacks(self.shape):
+            stream = self._blocks(stack, constrain)(stream)
+        x, balance = stream if isinstance(stream, tuple) else (stream, None)
         bias = self.final_norm_bias[...] if self.shape.norm == "layernorm" else None
-        return norm(x, self.final_norm[...], bias, self.shape)
+        return norm(x, self.final_norm[...], bias, self.shape), balance
 
-    def _blocks(self, constrain: Callable[[jax.Array, Names], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-        """All blocks in a row, each under the remat policy."""
-        attend = attention(self.kernels.attention, self.kernels.layout, self.kernels.context_attention)
-        layout = self.kernels.layout
+    def _exchange(self, layout: Layout | None) -> Exchange:
+        """How tokens get to the experts of one stack of blocks."""
+        if self.shape.experts is None:
+            raise ValueError(f"{self.shape.name} has no experts")
+        return Exchange(self.shape.experts, self.kernels.capacity_factor, self.kernels.expert_groups, layout)
+
+    def _blocks(
+        self, stack: str, constrain: Callable[[jax.Array, Names], jax.Array]
+    ) -> Callable[[Stream], Stream]:
+        """All blocks of a stack in a row, each under the remat policy; `layers` in stages where the mesh has any."""
+        staged = self._pipeline() if stack == LAYERS else None
+        layout = self.kernels.layout if staged is None else staged.inside
+        attend = attention(self.kernels.attention, layout, self.kernels.context_attention)
         enter, leave = (_unconstrained, _unconstrained) if layout is None else (layout.enter, layout.leave)
-        block = Block(self.shape, attend, constrain, self._weight, enter, leave)
-        weights = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
+        constrain = constrain if staged is None else _unconstrained
+        exchange = self._exchange(layout) if self.shape.experts is not None else None
+        weight = partial(self._weight, stack) if staged is None else _whole
+        block = Block(self.shape, attend, constrain, weight, enter, leave, exchange)
+        weights = nnx.to_pure_dict(nnx.state(getattr(self, stack), nnx.Param))
 
-        def run(x: jax.Array) -> jax.Array:
+        def run(x: Stream) -> Stream:
             rotary = None
             if self.shape.positions == "rope":
-                positions = self.kernels.order.positions(x.shape[1])
-                rotary = rotary_angles(positions, self.shape.head_dim, self.shape.rope_theta)
+                positions = self.kernels.order.positions(jax.tree.leaves(x)[0].shape[1])
+                rotary = rotary_angles(positions, rotary_width(self.shape), self.shape.rope_theta)
 
-            def step(x: jax.Array, layer: Tree) -> tuple[jax.Array, None]:
+            if staged is not None:
+                return staged.over(block)(x, weights, rotary)
+
+            def step(x: Stream, layer: Tree) -> tuple[Stream, None]:
                 return block(x, layer, rotary), None
 
             return scan_layers(step, self.remat, self.shape, layout is not None)(x, weights)[0]
 
         return run
 
-    def _weight(self, name: str, value: jax.Array) -> jax.Array:
+    def _pipeline(self) -> Pipeline | None:
+        kernels = self.kernels
+        if kernels.layout is None or STAGE not in kernels.layout.axes:
+            return None
+        dims, dtype = block_dims(self.shape), self.compute_dtype
+        return Pipeline(kernels.layout, self.shape, dims, self.remat, kernels.microbatches, kernels.repeats, dtype)
+
+    def _weight(self, stack: str, name: str, value: jax.Array) -> jax.Array:
         """A block's weight as it is computed with."""
-        layout = self.kernels.layout
+        layout, dtype = self.kernels.layout, dtype_of(name, self.compute_dtype)
         if layout is None:
-            return value.astype(self.compute_dtype)
-        return layout.gathered(value, block_dims(self.shape)[name], self.compute_dtype)
+            return value.astype(dtype)
+        return layout.gathered(value, block_dims(self.shape, stack)[name], dtype, stack)
 
     def loss(self, tokens: jax.Array, targets: jax.Array) -> jax.Array:
-        """Mean cross-entropy over all tokens, a float32 scalar; `targets` (B, S): the tokens to predict."""
+        """Mean cross-entropy over all tokens, a float32 scalar; `targets` (B, S): the tokens to predict.
+
+        In a mixture of experts the balance loss is added, times its coefficient: over groups of tokens the mean, over
+        layers the sum.
+        """
         tied = self.shape.tied_embeddings
         weight = (self.embedding if tied else self.unembed)[...]
+        x, balance = self._run(tokens)
         total = cross_entropy(tied, self.kernels.loss_chunks, self.kernels.layout)(
-            self(tokens), weight, self.kernels.order.apply(targets, 1)
+            x, weight, self.kernels.order.apply(targets, ("batch", "seq"))
         )
-        return total / float(tokens.size)
+        loss = total / float(tokens.size)
+        if balance is None or self.shape.experts is None:
+            return loss
+        return loss + self.shape.experts.aux_coefficient * balance.mean()
 
 
 def _unconstrained(value: jax.Array, names: Names) -> jax.Array:
+    return value
+
+
+def _whole(name: str, value: jax.Array) -> jax.Array:
+    """A weight that stages have cast and gathered before their layers run."""
     return value
 
 

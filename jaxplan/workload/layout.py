@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from jaxplan.plan.sharding import TENSOR_AXES, Rules
+from jaxplan.plan.sharding import STORED_DIMS, TENSOR_AXES, Rules
 
 Names = Sequence[str | None]
 
@@ -24,15 +25,39 @@ class Layout:
         manual: the program runs inside a shard_map over all axes: arrays are local shards, what moves is written out
             (`enter`, `leave`, `gathered`) and constraints say nothing. Otherwise XLA's partitioner moves what
             constraints imply.
+        around: axes over which a shard_map around the program is manual already, while XLA partitions it over the
+            others: no dim lies over them.
     """
 
     mesh: Mesh
     rules: Rules
     manual: bool = False
+    around: tuple[str, ...] = ()
 
     @property
     def axes(self) -> tuple[str, ...]:
-        return tuple(str(name) for name in self.mesh.axis_names)
+        return tuple(str(name) for name in self.mesh.axis_names if name not in self.around)
+
+    @property
+    def here(self) -> Mesh | AbstractMesh:
+        """The mesh as the code that runs now must name it."""
+        return jax.sharding.get_abstract_mesh() if self.around else self.mesh
+
+    def mapped(self, function: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+        """The function of local shards as one of arrays, manual over all axes (whose exchanges are its own)."""
+
+        def call(*operands: Any) -> Any:
+            mapped = jax.shard_map(
+                function,
+                mesh=self.here,
+                in_specs=in_specs,
+                out_specs=out_specs,
+                axis_names=set(self.axes),
+                check_vma=False,
+            )
+            return mapped(*operands)
+
+        return call
 
     def axes_of(self, name: str, names: Names) -> tuple[str, ...]:
         """The mesh axes that shard dim `name` in an array whose dims are `names`."""
@@ -53,27 +78,34 @@ class Layout:
         """Specification of a stored parameter; one with a single dim beside `layers` (norms) is whole but for those."""
         return parameter_spec(self.rules, names, self.axes)
 
+    def gradient_spec(self, names: Names) -> PartitionSpec:
+        """Specification of the gradient, kept until the update, of a parameter with these dims."""
+        return parameter_spec(self.rules.storage_of_gradients, names, self.axes)
+
     def optimizer_spec(self, names: Names) -> PartitionSpec:
         """Specification of an optimizer's value that mirrors a parameter with these dims."""
         return parameter_spec(self.rules.storage_of_optimizer, names, self.axes)
 
     def sharding(self, spec: PartitionSpec) -> NamedSharding:
-        return NamedSharding(self.mesh, spec)
+        return NamedSharding(self.here, spec)
 
-    def gathered(self, weight: jax.Array, names: Names, dtype: DTypeLike) -> jax.Array:
+    def gathered(
+        self, weight: jax.Array, names: Names, dtype: DTypeLike, stack: str = "layers"
+    ) -> jax.Array:
         """A layer's stored weight as operations on the batch read it: cast, then gathered; its gradient scattered.
 
         A bare sharding constraint would hold the cotangent in the gathered sharding, too: a full all-reduce.
         """
         if self.manual:
             return self._gathered_here(weight, names, dtype)
-        stored = self._layer_spec(names)
+        stored = self._layer_spec(names, stack)
         sequences = tuple((i,) for i in range(len(names)))
         known = [*(name or "" for name in names), "batch", "seq"]
         used = _partition_spec(self.rules.spec(sequences, known, self.axes, context=(len(names), len(names) + 1)))
-        if used == stored:
+        kept = PartitionSpec(*self.gradient_spec([stack, *names])[1:])
+        if used == stored == kept:
             return weight.astype(dtype)
-        here, there = self.sharding(stored), self.sharding(used)
+        here, there, back = self.sharding(stored), self.sharding(used), self.sharding(kept)
         kind = weight.dtype
 
         def gather(weight: jax.Array) -> jax.Array:
@@ -81,7 +113,7 @@ class Layout:
             return jax.lax.with_sharding_constraint(cast, there)
 
         def use_backward(_: None, cotangent: jax.Array) -> tuple[jax.Array]:
-            return (jax.lax.with_sharding_constraint(cotangent, here).astype(kind),)
+            return (jax.lax.with_sharding_constraint(cotangent, back).astype(kind),)
 
         # the forward rule is open to a checkpoint's policy, as a call of `use` itself would not be
         use = jax.custom_vjp(gather)
@@ -89,18 +121,36 @@ class Layout:
         return use(weight)
 
     def _gathered_here(self, weight: jax.Array, names: Names, dtype: DTypeLike) -> jax.Array:
-        """The local shard cast and gathered over what stores it in parts; its cotangent is reduced and scattered."""
+        """The local shard cast and gathered over what stores it in parts; its cotangent is reduced and scattered.
+
+        The stacked weights of all layers, too, where `layers` is among the names.
+        """
         weight = weight.astype(dtype)
-        stored, used = self._layer_spec(names), self._layer_spec([n if n != "embed" else None for n in names])
+        spec = self.parameter_spec if "layers" in names else self._layer_spec
+        stored, used = spec(names), spec([n if n not in STORED_DIMS else None for n in names])
         for position, (held, kept) in enumerate(zip(stored, used, strict=True)):
             if held != kept:
                 axes = held if isinstance(held, tuple) else (held,)
                 weight = jax.lax.all_gather(weight, axes, axis=position, tiled=True)
         return weight
 
-    def _layer_spec(self, names: Names) -> PartitionSpec:
-        """Where one layer of a stacked parameter is stored, its dim `layers` left out."""
-        return PartitionSpec(*self.parameter_spec(["layers", *names])[1:])
+    def _layer_spec(self, names: Names, stack: str = "layers") -> PartitionSpec:
+        """Where one layer of a stacked parameter is stored, the stack's dim left out."""
+        return PartitionSpec(*self.parameter_spec([stack, *names])[1:])
+
+    def entering_spec(self, names: Names) -> PartitionSpec:
+        """How a manual region takes a parameter: where it is stored, but of a vector the part that a device uses.
+
+        A vector is stored whole, even where what it is added to is sharded; cutting it moves nothing.
+        """
+        if sum(name != "layers" for name in names) > 1:
+            return self.parameter_spec(names)
+        return PartitionSpec(*self.spec([*(n if n not in STORED_DIMS else None for n in names), "batch"])[:-1])
+
+    @property
+    def context_axes(self) -> tuple[str, ...]:
+        """The axes over which the sequence is sharded inside of blocks, too."""
+        return tuple(axis for axis in self.axes_of("seq", ("batch", "seq", "embed")) if axis not in TENSOR_AXES)
 
     def sequence_axes(self, names: Names) -> tuple[str, ...]:
         """The axes over which an activation's sequence is sharded between blocks, but not inside of them."""
@@ -110,23 +160,58 @@ class Layout:
     def enter(self, value: jax.Array, names: Names) -> jax.Array:
         """An activation with the whole sequence that a block's tensor-parallel part computes on.
 
-        Left to XLA where the layout is automatic (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2).
+        (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.) Left to XLA where the layout is automatic, unless
+        the sequence stays sharded over `context`: XLA would rather gather all of it to make parts of gradients.
         """
-        if not self.manual or not (axes := self.sequence_axes(names)):
+        axes, position = self.sequence_axes(names), list(names).index("seq")
+        if self.manual and axes:
+            return jax.lax.all_gather(value, axes, axis=position, tiled=True)
+        if self.manual or not self._beside_context(names):
             return value
-        return jax.lax.all_gather(value, axes, axis=list(names).index("seq"), tiled=True)
+        return _held(value, (self.constrain, self._whole), (self.constrain,), names)
 
     def leave(self, value: jax.Array, names: Names) -> jax.Array:
         """Partial sums of a block's tensor-parallel part, added up and scattered along the sequence."""
-        if not self.manual or not (axes := self.sequence_axes(names)):
+        axes, position = self.sequence_axes(names), list(names).index("seq")
+        if self.manual and axes:
+            return jax.lax.psum_scatter(value, axes, scatter_dimension=position, tiled=True)
+        if self.manual or not self._beside_context(names):
             return value
-        return jax.lax.psum_scatter(value, axes, scatter_dimension=list(names).index("seq"), tiled=True)
+        return _held(value, (self.constrain,), (self.constrain, self._whole), names)
+
+    def _beside_context(self, names: Names) -> bool:
+        """Whether the sequence is sharded over tensor axes between blocks, and over others everywhere."""
+        return bool(self.sequence_axes(names)) and len(self.axes_of("seq", names)) > len(self.sequence_axes(names))
+
+    def _whole(self, value: jax.Array, names: Names) -> jax.Array:
+        """The value, held whole over the tensor axes of its sequence."""
+        between, seq = self.spec(names), list(names).index("seq")
+        kept = tuple(axis for axis in self.axes_of("seq", names) if axis not in TENSOR_AXES)
+        return jax.lax.with_sharding_constraint(
+            value, self.sharding(PartitionSpec(*between[:seq], kept, *between[seq + 1 :]))
+        )
 
     def constrain(self, value: jax.Array, names: Names) -> jax.Array:
         """The value, held in the layout's sharding of these dims."""
         if self.manual:
             return value
         return jax.lax.with_sharding_constraint(value, self.sharding(self.spec(names)))
+
+
+Hold = Callable[[jax.Array, Names], jax.Array]
+
+
+def _held(value: jax.Array, forward: Sequence[Hold], backward: Sequence[Hold], names: Names) -> jax.Array:
+    """The value held in one sharding after the other, and its cotangent in others."""
+
+    def run(value: jax.Array, holds: Sequence[Hold]) -> jax.Array:
+        for hold in holds:
+            value = hold(value, names)
+        return value
+
+    held = jax.custom_vjp(lambda value: run(value, forward))
+    held.defvjp(lambda value: (run(value, forward), None), lambda _, cotangent: (run(cotangent, backward),))
+    return held(value)
 
 
 def parameter_spec(rules: Rules, names: Names, axes: Sequence[str]) -> PartitionSpec:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,11 +12,14 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxplan.errors import InputError
 from jaxplan.plan.plan import Plan
+from jaxplan.plan.schedule import SCHEDULES
+from jaxplan.workload.accumulation import Gradients, Loss, Microbatches, Replicas, accumulated
 from jaxplan.workload.decoder import Kernels, LossFunction, loss_function
 from jaxplan.workload.layout import Layout
 from jaxplan.workload.optimizer import leaf_dims, optimizer
-from jaxplan.workload.storage import Storage, hold, inner
+from jaxplan.workload.storage import Storage, hold
 from jaxplan.workload.user import AS_WRITTEN
 
 Tree = Any
@@ -35,13 +38,16 @@ class TrainStep:
 
     Attributes:
         function: (state, batch) to (state, {"loss"}); to be jitted with `jit`.
+        gradients: (params, batch) to the mean loss and its gradients, which lie where they are kept until the update.
         init: a key to a state, made where it is stored.
         abstract_state: ShapeDtypeStructs, with NamedShardings on a mesh.
         abstract_batch: the same for the global batch (the decoder's: `tokens` and `targets`, (B, S) int32).
-        model: the functional view of one microbatch.
+        model: the functional view of what is differentiated at once: of one microbatch, on one replica where their
+            gradients are summed once a step, of the whole batch where stages have the microbatches.
     """
 
     function: Callable[[TrainState, Tree], tuple[TrainState, dict[str, jax.Array]]]
+    gradients: Gradients
     init: Callable[[jax.Array], TrainState]
     abstract_state: TrainState
     abstract_batch: Tree
@@ -74,23 +80,28 @@ def build(plan: Plan, mesh: Mesh | None = None, *, impose: bool = True) -> Train
 
     Args:
         mesh: the mesh that the plan's axes name; None for an unsharded step on one device.
-        impose: hold every operation in the plan's sharding, not the decoder's block boundaries alone.
+        impose: hold every operation in the plan's sharding, not the decoder's block boundaries alone. What runs in
+            stages needs no holding: its program is written for one device.
 
     Raises:
-        InputError: the model is not runnable, or the user's program fails.
+        InputError: the model is not runnable, the schedule is none of ours, or the user's program fails.
         ValueError: the mesh's axes are not the plan's, or the rematerialization is not one that the program has.
     """
     if mesh is not None and dict(mesh.shape) != plan.sizes:
         raise ValueError(f"mesh {dict(mesh.shape)} is not the plan's {plan.sizes}")
     layout = None if mesh is None else Layout(mesh, plan.rules)
     transform = optimizer(plan.workload.optimizer)
+    parts = Parts.of(plan, layout)
     make = _decoder if plan.workload.model is not None else _users
-    model, shards, batch = make(plan, layout, transform)
-    loss = _imposed(model, layout) if impose and layout is not None else model.loss
-    abstract = TrainState(model.params, jax.eval_shape(transform.init, model.params))
+    model, shards, batch = make(plan, layout, parts, transform)
     rows = ["batch" in names for names in leaf_dims(batch, model.batch_dims)]
+    held = parts.layout if impose and plan.stages == 1 else None
+    loss = model.loss if held is None else _imposed(model, held)
+    gradients = _gradients(parts, loss, rows, shards)
+    abstract = TrainState(model.params, jax.eval_shape(transform.init, model.params))
     return TrainStep(
-        _step(loss, transform, Microbatches(plan.microbatches, rows, shards.batch), shards),
+        _step(gradients, transform, shards),
+        gradients,
         _init(model, transform, shards),
         TrainState(
             shards.abstract(abstract.params, shards.params), shards.abstract(abstract.optimizer, shards.optimizer)
@@ -101,19 +112,62 @@ def build(plan: Plan, mesh: Mesh | None = None, *, impose: bool = True) -> Train
     )
 
 
-Made = tuple[LossFunction, Storage, Tree]       # one microbatch's program, where its arrays lie, the global batch
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """How a step is cut into what is differentiated at once.
+
+    Attributes:
+        count: microbatches that follow each other; stages cut the batch themselves.
+        layout: of the program that is differentiated.
+        replicas: axes over which gradients are summed once a step, after the last microbatch; none where XLA sums
+            them: it does so once, too, where there is one microbatch, and ZeRO-2 wants it after each.
+    """
+
+    count: int
+    layout: Layout | None
+    replicas: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan, layout: Layout | None) -> Parts:
+        if plan.stages > 1:
+            if not SCHEDULES[plan.schedule].executable:
+                known = [name for name, schedule in SCHEDULES.items() if schedule.executable]
+                raise InputError(f"schedule {plan.schedule}, which is priced only", f"one of {', '.join(known)}")
+            return cls(1, layout)
+        if layout is None or plan.microbatches == 1 or plan.zero2:
+            return cls(plan.microbatches, layout)
+        replicas = tuple(axis.name for axis in plan.axes if axis.role == "data" and axis.size > 1)
+        return cls(plan.microbatches, replace(layout, around=replicas), replicas)
+
+    def rows(self, batch: int) -> int:
+        """Rows that are differentiated at once, of a batch of so many."""
+        shards = self.layout.size(self.replicas) if self.layout is not None else 1
+        return batch // (self.count * shards)
 
 
-def _decoder(plan: Plan, layout: Layout | None, transform: optax.GradientTransformation) -> Made:
+Made = tuple[LossFunction, Storage, Tree]       # the program, where the step's arrays lie, the global batch
+
+
+def _decoder(plan: Plan, layout: Layout | None, parts: Parts, transform: optax.GradientTransformation) -> Made:
     work = plan.workload
     if work.model is None:
         raise ValueError(f"the reference decoder needs a model, got the workload {work.reference}")
     model = loss_function(
         work.model,
-        work.batch // plan.microbatches,
+        parts.rows(work.batch),
         work.seq,
         remat=plan.remat,
-        kernels=Kernels(plan.attention, plan.loss_chunks, layout, plan.context_attention),
+        kernels=Kernels(
+            plan.attention,
+            plan.loss_chunks,
+            parts.layout,
+            plan.context_attention,
+            plan.microbatches // parts.count,
+            plan.repeats,
+            work.dispatch,
+            work.capacity_factor,
+            plan.sequence_shards,
+        ),
         compute_dtype=work.compute_dtype,
         parameter_dtype=work.parameter_dtype,
     )
@@ -122,7 +176,7 @@ def _decoder(plan: Plan, layout: Layout | None, transform: optax.GradientTransfo
     return model, shards, {"tokens": ids, "targets": ids}
 
 
-def _users(plan: Plan, layout: Layout | None, transform: optax.GradientTransformation) -> Made:
+def _users(plan: Plan, layout: Layout | None, parts: Parts, transform: optax.GradientTransformation) -> Made:
     """The user's program, its dims named as in the table of its global batch."""
     from jaxplan.workload.loading import load, named, traced
 
@@ -130,23 +184,20 @@ def _users(plan: Plan, layout: Layout | None, transform: optax.GradientTransform
     if plan.remat != AS_WRITTEN:
         raise ValueError(f"{work.name} decides its own rematerialization: expected {AS_WRITTEN}, got {plan.remat}")
     whole, table = load(work, work.batch), traced(work)
-    part = whole if plan.microbatches == 1 else load(work, work.batch // plan.microbatches)
+    part = whole if parts.rows(work.batch) == work.batch else load(work, parts.rows(work.batch))
     shards = Storage() if layout is None else Storage.traced(table, whole, transform, layout)
     return named(part, table), shards, whole.batch
 
 
-def _imposed(model: LossFunction, layout: Layout) -> Callable[[Tree, Tree], jax.Array]:
+def _imposed(model: LossFunction, layout: Layout) -> Loss:
     from jaxplan.workload.impose import impose
 
-    return impose(
-        model.loss,
-        model.params,
-        model.batch,
-        layout.rules,
-        layout.mesh,
-        model.parameter_dims,
-        model.batch_dims,
-    )
+    def emitted() -> Loss:
+        rules, dims = layout.rules.on(layout.axes), (model.parameter_dims, model.batch_dims)
+        return impose(model.loss, model.params, model.batch, rules, layout.here, *dims)
+
+    # inside of a manual region the mesh is another: there the program is traced where it is called
+    return (lambda params, batch: emitted()(params, batch)) if layout.around else emitted()
 
 
 def _init(
@@ -161,21 +212,25 @@ def _init(
     return jax.jit(init, out_shardings=TrainState(shards.params, shards.optimizer))
 
 
-def _step(
-    loss: Callable[[Tree, Tree], jax.Array],
-    transform: optax.GradientTransformation,
-    microbatches: Microbatches,
-    shards: Storage,
-) -> Callable[[TrainState, Tree], tuple[TrainState, dict[str, jax.Array]]]:
-    def gradients(params: Tree, batch: Tree) -> tuple[jax.Array, Tree]:
-        value, grads = jax.value_and_grad(loss)(params, batch)
-        return value, hold(grads, shards.params)
+def _gradients(parts: Parts, loss: Loss, rows: list[bool], shards: Storage) -> Gradients:
+    """Mean loss and gradients of the global batch, as the plan adds them up."""
+    if parts.layout is None or not parts.replicas:
+        return accumulated(loss, Microbatches(parts.count, rows, shards.batch), shards.gradients)
+    whole = replace(parts.layout, around=())
+    replicas = Replicas(whole, parts.replicas, shards.params, shards.update)
 
+    def alone(params: Tree, batch: Tree) -> tuple[jax.Array, Tree]:
+        microbatches = Microbatches(parts.count, rows, replicas.within(shards.batch))
+        return accumulated(loss, microbatches, replicas.within(shards.params))(params, batch)
+
+    return replicas.once(alone, rows)
+
+
+def _step(
+    gradients: Gradients, transform: optax.GradientTransformation, shards: Storage
+) -> Callable[[TrainState, Tree], tuple[TrainState, dict[str, jax.Array]]]:
     def step(state: TrainState, batch: Tree) -> tuple[TrainState, dict[str, jax.Array]]:
-        if microbatches.count == 1:
-            value, grads = gradients(state.params, batch)
-        else:
-            value, grads = _accumulated(gradients, state.params, batch, microbatches, shards)
+        value, grads = gradients(state.params, batch)
         # ZeRO-1: each data shard updates its slice of the parameters; the update alone is gathered
         grads, params = hold(grads, shards.update), hold(state.params, shards.update)
         updates, moments = transform.update(grads, state.optimizer, params)
@@ -183,56 +238,3 @@ def _step(
         return TrainState(optax.apply_updates(state.params, updates), moments), {"loss": value}
 
     return step
-
-
-@dataclass(frozen=True, eq=False)
-class Microbatches:
-    """How the batch is cut.
-
-    Attributes:
-        rows: for each array of the batch, whether its leading dim is the batch: the others are in every part, whole.
-        shardings: of the whole batch; None without a mesh.
-    """
-
-    count: int
-    rows: Sequence[bool]
-    shardings: Tree = None
-
-    def split(self, batch: Tree) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Tree]]:
-        """The arrays that are cut, as (microbatches, rows, ...), and how to put one part of each into a batch."""
-        leaves, structure = jax.tree.flatten(batch)
-        shardings = jax.tree.leaves(self.shardings) or [None] * len(leaves)
-        cut = [i for i, has_rows in enumerate(self.rows) if has_rows]
-
-        def merge(parts: list[jax.Array]) -> Tree:
-            replaced = dict(zip(cut, parts, strict=True))
-            return structure.unflatten([replaced.get(i, leaf) for i, leaf in enumerate(leaves)])
-
-        return [self._split(leaves[i], shardings[i]) for i in cut], merge
-
-    def _split(self, array: jax.Array, sharding: Any) -> jax.Array:
-        # the microbatch is the minor factor of the batch, so that every device's rows stay where they are
-        parts = array.reshape(array.shape[0] // self.count, self.count, *array.shape[1:])
-        return hold(jnp.swapaxes(parts, 0, 1), None if sharding is None else inner(sharding))
-
-
-def _accumulated(
-    gradients: Callable[[Tree, Tree], tuple[jax.Array, Tree]],
-    params: Tree,
-    batch: Tree,
-    microbatches: Microbatches,
-    shards: Storage,
-) -> tuple[jax.Array, Tree]:
-    """Mean loss and gradients over microbatches, added up in float32 where the parameters are stored."""
-    parts, merge = microbatches.split(batch)
-
-    def add(total: tuple[jax.Array, Tree], part: list[jax.Array]) -> tuple[tuple[jax.Array, Tree], None]:
-        value, grads = gradients(params, merge(part))
-        summed = jax.tree.map(lambda a, g: a + g.astype(jnp.float32), total[1], grads)
-        return (total[0] + value.astype(jnp.float32), hold(summed, shards.params)), None
-
-    zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
-    start = (jnp.zeros((), jnp.float32), hold(zeros, shards.params))
-    (value, grads), _ = jax.lax.scan(add, start, parts)
-    mean = jax.tree.map(lambda g, p: (g / microbatches.count).astype(p.dtype), grads, params)
-    return value / microbatches.count, hold(mean, shards.params)

@@ -24,13 +24,15 @@ class Storage:
     """One sharding a leaf; trees of None without a mesh.
 
     Attributes:
-        params: of the parameters and their gradients.
+        params: of the parameters.
+        gradients: of the gradients that are kept until the update: with the parameters, or divided further (ZeRO-2).
         update: of the update, which is computed where the optimizer's state lies (ZeRO-1).
         optimizer: of the optimizer's state.
         batch: of the batch's arrays.
     """
 
     params: Tree = None
+    gradients: Tree = None
     update: Tree = None
     optimizer: Tree = None
     batch: Tree = None
@@ -45,6 +47,7 @@ class Storage:
         rows = leaf_dims(model.batch, model.batch_dims)
         return cls(
             structure.unflatten([layout.sharding(layout.parameter_spec(n)) for n in names]),
+            structure.unflatten([layout.sharding(layout.gradient_spec(n)) for n in names]),
             structure.unflatten([layout.sharding(layout.optimizer_spec(n)) for n in names]),
             jax.tree.structure(state).unflatten([layout.sharding(layout.optimizer_spec(n)) for n in of_state]),
             jax.tree.structure(model.batch).unflatten(
@@ -58,7 +61,7 @@ class Storage:
     ) -> Storage:
         """By the names that a trace found, as `plan.json` has them."""
         names = [dim.name for dim in table.dims]
-        late = layout.rules.storage_of_optimizer
+        kept, late = layout.rules.storage_of_gradients, layout.rules.storage_of_optimizer
 
         def shardings(specs: list[Spec], like: Tree) -> Tree:
             found = [layout.sharding(PartitionSpec(*[axes or None for axes in spec])) for spec in specs]
@@ -70,6 +73,7 @@ class Storage:
         parameters, moments, batch = leaf_specs(table, layout.rules, layout.axes)
         return cls(
             recorded(parameters, model.params),
+            shardings([kept.spec(leaf.shape, names, layout.axes) for leaf in table.parameters], model.params),
             shardings([late.spec(leaf.shape, names, layout.axes) for leaf in table.parameters], model.params),
             recorded(moments, jax.eval_shape(transform.init, model.params)),
             recorded(batch, model.batch),

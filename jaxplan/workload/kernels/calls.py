@@ -31,9 +31,7 @@ def named(
     """
     inner = function
     if layout is not None and not layout.manual:
-        inner = jax.shard_map(
-            function, mesh=layout.mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=False
-        )
+        inner = layout.mapped(function, tuple(in_specs), out_specs)
 
     def call(*operands: Any) -> Any:
         return inner(*operands)
