@@ -59,11 +59,11 @@ def _rows(of: Mapping[str, int], workload: Workload) -> str:
 def _weights(of: Mapping[str, int], limits: Mapping[str, int]) -> str:
     stored = math.prod(of[axis] for axis in STORED_OVER)
     if limits.get("embed", stored) % stored:
-        return f"embed is not divisible by {' x '.join(axis for axis in STORED_OVER if of[axis] > 1)}"
+        return f"embed is not divisible by {_stored_over(of)}"
     parts = stored // of["stage"]
     for rank in STORED_DIMS[1:]:
         if limits.get(rank, parts) % parts:
-            return f"{rank} is not divisible by {' x '.join(a for a in STORED_OVER[:-1] if of[a] > 1)}"
+            return f"{rank} is not divisible by {_stored_over(of)}"
     for dim in TENSOR_DIMS:
         if limits.get(dim, of["tensor"]) % of["tensor"]:
             return f"{dim} is not divisible by tensor"
@@ -76,6 +76,11 @@ def _weights(of: Mapping[str, int], limits: Mapping[str, int]) -> str:
         if of[axis] > 1 and not set(dims) & set(limits):
             return f"{axis} has no dim of a weight to shard"
     return ""
+
+
+def _stored_over(of: Mapping[str, int]) -> str:
+    """One text for all meshes but the plainest, so that reasons stay few."""
+    return "fsdp" if all(of[axis] == 1 for axis in STORED_OVER[1:]) else " x ".join(STORED_OVER)
 
 
 def _tokens(of: Mapping[str, int], workload: Workload) -> str:
