@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jaxplan.estimate.exchange import Key, exchanges
+from jaxplan.estimate.exchange import exchanges
 from jaxplan.estimate.terms import Terms, without_pipeline
 from jaxplan.estimate.view import Executed, Owners, View
 from jaxplan.plan.sharding import AXES
@@ -36,7 +36,6 @@ class Traffic:
 
     kind: str
     axes: tuple[str, ...]
-    phase: Phase
     prefetchable: bool
     nbytes: Terms
     executions: Terms
@@ -58,18 +57,18 @@ class _Move:
 
 
 def traffic(view: View) -> tuple[Traffic, ...]:
-    """All collectives of one step, by kind, axes, phase and whether they can be prefetched."""
-    found: dict[Key, tuple[Terms, Terms]] = defaultdict(lambda: (Terms(), Terms()))
+    """All collectives of one step, by kind, axes and whether they can be prefetched."""
+    found: dict[tuple[str, tuple[str, ...], bool], tuple[Terms, Terms]] = defaultdict(lambda: (Terms(), Terms()))
 
-    def add(key: Key, nbytes: Terms, count: Terms) -> None:
+    def add(key: tuple[str, tuple[str, ...], bool], nbytes: Terms, count: Terms) -> None:
         old_bytes, old_count = found[key]
         found[key] = (old_bytes + nbytes, old_count + count)
 
     for move in [*_reads(view), *_writes(view), *_updates(view)]:
         axes = tuple(axis for axis in AXES if axis in move.axes)
-        add((move.kind, axes, move.phase, not view.has_batch(move.dims)), *_per_step(view, move))
-    for key, nbytes, count in exchanges(view):
-        add(key, nbytes, count)
+        add((move.kind, axes, not view.has_batch(move.dims)), *_per_step(view, move))
+    for (kind, axes, _, prefetchable), nbytes, count in exchanges(view):
+        add((kind, axes, prefetchable), nbytes, count)
     return tuple(Traffic(*key, *costs) for key, costs in found.items())
 
 

@@ -9,7 +9,7 @@ Legend: n devices of the axis, q, k, v bytes of a device's own part of query, ke
     ring, backward       (n - 1) (k + v + dk + dv), dk and dv in float32
     ulysses, forward     2 q + k + v, all-to-all                Jacobs et al. 2023, arXiv:2309.14509, section 3
     ulysses, backward    4 q + 2 (k + v)
-    group, backward      dk + dv, reduced: every device of the group has other queries of the same keys
+    group, backward      dk + dv, all-reduced: every device of the group has other queries of the same keys
 """
 
 from __future__ import annotations
@@ -77,13 +77,10 @@ def _ulysses(view: View, run: Executed) -> Iterator[Exchange]:
 
 
 def _grouped(view: View, run: Executed) -> Iterator[Exchange]:
-    """Keys' gradients, whole on a device, end up where the keys lie: scattered where those are (sequence sharding)."""
-    if not _is_backward(run):
-        return
-    key, (both, _) = run.operation.reads[1].value, _keys(view, run)
-    scattered = "group" in view.stored(key, LAYERS in run.operation.scope)
-    kind, nbytes = ("reduce-scatter", both.times(group=1)) if scattered else ("all-reduce", both)
-    yield (kind, ("group",), run.phase, False), nbytes, _times(view, run, Terms.one(2))
+    """Every device of a group has the same keys, whole; the parts of their gradients are added up."""
+    if _is_backward(run):
+        both, _ = _keys(view, run)
+        yield ("all-reduce", ("group",), run.phase, False), both, _times(view, run, Terms.one(2))
 
 
 def _is_backward(run: Executed) -> bool:

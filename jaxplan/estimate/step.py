@@ -10,6 +10,7 @@ its peak. `high`: nothing is hidden, matmuls run at the rate that was measured. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +21,7 @@ from jaxplan.estimate.compute import Work, work
 from jaxplan.estimate.memory import memory
 from jaxplan.estimate.network import Network, Prices
 from jaxplan.estimate.scheduler import SCHEDULERS
-from jaxplan.estimate.terms import VARIABLES, TermMatrix
+from jaxplan.estimate.terms import VARIABLES, TermMatrix, total
 from jaxplan.estimate.view import View
 from jaxplan.machine.topology import Machine
 
@@ -68,21 +69,42 @@ class Estimates:
         return self.collective_s @ np.array([float(entry.prefetchable) for entry in self.collectives])
 
     @cached_property
-    def blocking_s(self) -> np.ndarray:
-        """Communication of activations, for which the next matmul waits."""
-        return self.collective_s @ np.array([float(not entry.prefetchable) for entry in self.collectives])
+    def _step_s(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        prefetchable = np.array([float(entry.prefetchable) for entry in self.collectives])
+        ideal_s = self.ideal_s.sum(axis=1)
+        return step_s(ideal_s, self.busy_s, self.ideal_collective_s, self.collective_s, prefetchable)
 
     @property
     def low_s(self) -> np.ndarray:
-        return np.maximum(self.ideal_s.sum(axis=1), self.ideal_collective_s.sum(axis=1))
-
-    @property
-    def high_s(self) -> np.ndarray:
-        return self.busy_s + self.prefetchable_s + self.blocking_s
+        return self._step_s[0]
 
     @property
     def value_s(self) -> np.ndarray:
-        return np.maximum(self.busy_s, self.prefetchable_s) + self.blocking_s
+        return self._step_s[1]
+
+    @property
+    def high_s(self) -> np.ndarray:
+        return self._step_s[2]
+
+
+def step_s(
+    ideal_s: np.ndarray,
+    busy_s: np.ndarray,
+    ideal_collective_s: np.ndarray,
+    collective_s: np.ndarray,
+    prefetchable: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Low, value and high of plans' steps.
+
+    Args:
+        ideal_s, busy_s: [plans], time that the device computes: at its peak, and at the rate that was measured.
+        ideal_collective_s, collective_s: [plans, collectives].
+        prefetchable: [collectives], 1 for communication of state, which can run while the device computes, 0 for that
+            of activations, for which the next matmul waits.
+    """
+    hidden_s, blocking_s = collective_s @ prefetchable, collective_s @ (1 - prefetchable)
+    low_s = np.maximum(ideal_s, ideal_collective_s.sum(axis=1))
+    return low_s, np.maximum(busy_s, hidden_s) + blocking_s, busy_s + hidden_s + blocking_s
 
 
 class Estimator:
@@ -99,10 +121,15 @@ class Estimator:
         self.moments = tuple(moment.name for moment in ledger.moments)
         state = [ledger.params, ledger.optimizer, ledger.batch]
         moments = [part for m in ledger.moments for part in (m.gradients, m.activations, m.workspace)]
-        works = [cost for entry in self.works for cost in (entry.flops, entry.nbytes)]
-        moved = [cost for entry in self.collectives for cost in (entry.nbytes, entry.executions)]
+        whole = [total([*state, m.gradients, m.activations, m.workspace]) for m in ledger.moments]
+        spent = [
+            *(entry.flops for entry in self.works),
+            *(entry.nbytes for entry in self.works),
+            *(entry.nbytes for entry in self.collectives),
+            *(entry.executions for entry in self.collectives),
+        ]
         self._priced: tuple[Network, Prices] | None = None
-        self._matrix = TermMatrix.of([*state, *moments, *works, *moved])
+        self._ledger, self._totals = TermMatrix.of([*spent, *state, *moments]), TermMatrix.of([*spent, *whole])
 
     def evaluate(self, variables: np.ndarray, mesh: np.ndarray, network: Network) -> Estimates:
         """The whole ledgers of plans.
@@ -112,53 +139,77 @@ class Estimator:
             mesh: int [plans], the row of `network` that holds each plan's links.
             network: the links of every set of mesh axes on every distinct mesh.
         """
-        costs = self._matrix.evaluate(variables)
-        bounds = np.cumsum([3, 3 * len(self.moments), 2 * len(self.works)])
-        state, moments, works, moved = np.split(costs, bounds, axis=1)
-        moments = moments.reshape(len(costs), -1, 3)
+        spent, held = self._split(self._ledger.evaluate(variables))
+        state, moments = held[:, :3], held[:, 3:].reshape(len(held), -1, 3)
         largest = moments.sum(axis=2).argmax(axis=1)
-        flops, nbytes = works[:, 0::2], works[:, 1::2]
-        hot, hot_exchange = self._hot(variables)
-        hbm_s = hot * nbytes / self.machine.device_hbm_bytes_per_s
-        peak_s = hot * flops / self._peaks
-        prices = self._prices(network)
-        collective_bytes = moved[:, 0::2] * prices.moves[mesh]
-        started_s = moved[:, 1::2] * prices.start_s[mesh]
+        ideal_s, compute_s = self._work_s(spent, variables)
+        ideal_collective_s, collective_s = self._collective_s(spent, variables, mesh, network)
         return Estimates(
             works=self.works,
             collectives=self.collectives,
             moments=self.moments,
-            memory_bytes=np.concatenate([state, moments[np.arange(len(costs)), largest]], axis=1),
+            memory_bytes=np.concatenate([state, moments[np.arange(len(held)), largest]], axis=1),
             moment=largest,
-            ideal_s=np.maximum(peak_s, hbm_s),
-            compute_s=np.maximum(peak_s / matmul_fraction(self.machine), hbm_s),
-            flops=flops,
-            ideal_collective_s=started_s + hot_exchange * collective_bytes * prices.ideal_byte_s[mesh],
-            collective_s=started_s + hot_exchange * collective_bytes * prices.byte_s[mesh],
-            collective_bytes=collective_bytes,
+            ideal_s=ideal_s,
+            compute_s=compute_s,
+            flops=spent[0],
+            ideal_collective_s=ideal_collective_s,
+            collective_s=collective_s,
+            collective_bytes=spent[2] * self._prices(network).moves[mesh],
         )
 
     def totals(self, variables: np.ndarray, mesh: np.ndarray, network: Network) -> np.ndarray:
         """Memory, low, value and high of plans, float [plans, 4], a cacheful of plans at a time."""
         out = np.empty((len(variables), 4))
         for i in range(0, len(variables), CHUNK):
-            found = self.evaluate(variables[i : i + CHUNK], mesh[i : i + CHUNK], network)
-            out[i : i + CHUNK] = np.column_stack([found.total_bytes, found.low_s, found.value_s, found.high_s])
+            some, on = variables[i : i + CHUNK], mesh[i : i + CHUNK]
+            spent, held = self._split(self._totals.evaluate(some))
+            work_s = tuple(each.sum(axis=1) for each in self._work_s(spent, some))
+            moved_s = self._collective_s(spent, some, on, network)
+            out[i : i + CHUNK, 0] = held.max(axis=1)
+            out[i : i + CHUNK, 1:] = np.column_stack(step_s(*work_s, *moved_s, self._prefetchable))
         return out
+
+    def _split(self, costs: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        """(FLOPs and bytes of works, bytes and executions of collectives), and the memory."""
+        works, collectives = len(self.works), len(self.collectives)
+        *spent, held = np.split(costs, np.cumsum([works, works, collectives, collectives]), axis=1)
+        return spent, held
+
+    def _work_s(self, spent: list[np.ndarray], variables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of every work by its roofline: at the data sheet's peak, and at the rate that was measured."""
+        hbm_s = spent[1] / self.machine.device_hbm_bytes_per_s
+        peak_s = spent[0] / self._peaks
+        if (hot := self._hot(variables, [entry.of_experts for entry in self.works])) is not None:
+            hbm_s, peak_s = hot * hbm_s, hot * peak_s
+        return np.maximum(peak_s, hbm_s), np.maximum(peak_s / matmul_fraction(self.machine), hbm_s)
+
+    def _collective_s(
+        self, spent: list[np.ndarray], variables: np.ndarray, mesh: np.ndarray, network: Network
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of every collective: at the data sheet's rates, and at those that were measured."""
+        prices, nbytes = self._prices(network), spent[2]
+        exchanged = [entry.kind == "all-to-all" and "expert" in entry.axes for entry in self.collectives]
+        if (hot := self._hot(variables, exchanged)) is not None:
+            nbytes = hot * nbytes
+        started_s = spent[3] * prices.start_s[mesh]
+        return started_s + nbytes * prices.ideal_byte_s[mesh], started_s + nbytes * prices.byte_s[mesh]
 
     def _prices(self, network: Network) -> Prices:
         if self._priced is None or self._priced[0] is not network:
             self._priced = network, network.prices([(entry.kind, entry.axes) for entry in self.collectives])
         return self._priced[1]
 
-    def _hot(self, variables: np.ndarray) -> tuple[np.ndarray | float, np.ndarray | float]:
-        """How many times longer than on average each work and each collective takes on the busiest device."""
+    def _hot(self, variables: np.ndarray, of_experts: Sequence[bool]) -> np.ndarray | None:
+        """How many times longer than on average each entry takes on the busiest device; None where it never does."""
         if self.hot == 1:
-            return 1.0, 1.0
+            return None
         shared = variables[:, [VARIABLES.index("expert")]] > 1
-        works = np.array([entry.of_experts for entry in self.works])
-        moved = np.array([entry.kind == "all-to-all" and "expert" in entry.axes for entry in self.collectives])
-        return np.where(shared & works, self.hot, 1.0), np.where(shared & moved, self.hot, 1.0)
+        return np.where(shared & np.array(of_experts), self.hot, 1.0)
+
+    @cached_property
+    def _prefetchable(self) -> np.ndarray:
+        return np.array([float(entry.prefetchable) for entry in self.collectives])
 
     @cached_property
     def _peaks(self) -> np.ndarray:

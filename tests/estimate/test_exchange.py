@@ -80,7 +80,7 @@ def test_ulysses_exchanges_heads_for_sequence():
 
 def test_a_group_adds_up_the_gradients_of_its_keys():
     moved = found(tensor=2, group=2)
-    assert moved == {("reduce-scatter", "group", "backward"): pytest.approx((KV_BYTES / 2, 2 * L))}
+    assert moved == {("all-reduce", "group", "backward"): pytest.approx((KV_BYTES / 2, 2 * L))}
 
 
 def test_every_tick_sends_a_microbatch_to_the_next_stage():
