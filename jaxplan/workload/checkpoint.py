@@ -11,6 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxplan.errors import InputError
 from jaxplan.plan.remat import BLOCK_INPUT, POLICIES, ROUTE, Policy
+from jaxplan.workload.host import DEVICE, HOST
 from jaxplan.workload.shape import ModelShape
 from jaxplan.workload.weights import block_sizes, stacks
 
@@ -18,8 +19,6 @@ Keep = Callable[..., Any]
 Carry = Any
 Layer = Any
 Step = Callable[[Carry, Layer], tuple[Carry, Any]]
-
-DEVICE, HOST = "device", "pinned_host"      # JAX's names of the two kinds of memory
 
 
 def checkpoint_policy(name: str, shape: ModelShape, on_mesh: bool) -> Keep | None:

@@ -17,6 +17,7 @@ from jaxplan.plan.plan import Plan
 from jaxplan.plan.schedule import SCHEDULES
 from jaxplan.workload.accumulation import Gradients, Loss, Microbatches, Replicas, accumulated
 from jaxplan.workload.decoder import Kernels, LossFunction, loss_function
+from jaxplan.workload.host import offloaded
 from jaxplan.workload.layout import Layout
 from jaxplan.workload.optimizer import leaf_dims, optimizer
 from jaxplan.workload.storage import Storage, hold
@@ -99,8 +100,11 @@ def build(plan: Plan, mesh: Mesh | None = None, *, impose: bool = True) -> Train
     loss = model.loss if held is None else _imposed(model, held)
     gradients = _gradients(parts, loss, rows, shards)
     abstract = TrainState(model.params, jax.eval_shape(transform.init, model.params))
+    update = transform
+    if plan.offload_optimizer and layout is not None:
+        update, shards = offloaded(transform), shards.offloaded(abstract.optimizer)
     return TrainStep(
-        _step(gradients, transform, shards),
+        _step(gradients, update, shards),
         gradients,
         _init(model, transform, shards),
         TrainState(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxplan.plan.record import LeafSpec, leaf_specs
 from jaxplan.plan.sharding import Spec
 from jaxplan.workload.decoder import LossFunction
+from jaxplan.workload.host import on_host
 from jaxplan.workload.layout import Layout
 from jaxplan.workload.optimizer import leaf_dims, state_dims
 from jaxplan.workload.table import Table
@@ -78,6 +79,10 @@ class Storage:
             recorded(moments, jax.eval_shape(transform.init, model.params)),
             recorded(batch, model.batch),
         )
+
+    def offloaded(self, state: Tree) -> Storage:
+        """The same with the optimizer's state, which is like `state`, in the host's memory."""
+        return self if self.optimizer is None else replace(self, optimizer=on_host(self.optimizer, state))
 
     def abstract(self, tree: Tree, shardings: Tree) -> Tree:
         """ShapeDtypeStructs that lie as `shardings` say; as they are where there are none."""
