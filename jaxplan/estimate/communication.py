@@ -23,6 +23,7 @@ from jaxplan.workload.cut import LAYERS
 from jaxplan.workload.table import DimIds, Phase, Read
 
 REPLICAS = frozenset({"data"})
+ADDED_UP_BYTES = 4              # of one element of gradients that microbatches add up
 SUMS = ("add", "add_any")       # through which partial sums pass unreduced
 
 
@@ -53,7 +54,7 @@ class _Move:
     held: frozenset[str]
     times: int
     scope: tuple[str, ...]
-    hoisted: bool = False       # it runs once a step, however many microbatches there are
+    hoisted: bool = False       # it runs once a step, over what microbatches have added up in float32
 
 
 def traffic(view: View) -> tuple[Traffic, ...]:
@@ -88,7 +89,10 @@ def _per_step(view: View, move: _Move) -> tuple[Terms, Terms]:
         return of("update")
     nbytes, count = of(move.phase)
     if move.hoisted:
-        nbytes, count = nbytes.times(microbatches=-1), count.times(microbatches=-1)
+        wider = ADDED_UP_BYTES * view.table.elements(move.dims) / move.nbytes - 1
+        nbytes = nbytes.times(microbatches=-1)
+        nbytes = nbytes + nbytes.times(accumulating=1) * wider + nbytes.times(pipelining=1) * wider
+        count = count.times(microbatches=-1)
     weight = not view.has_batch(move.dims)
     again = move.kind == "all-gather" and move.phase == "backward"
     if weight and inside and again:

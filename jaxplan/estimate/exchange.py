@@ -9,6 +9,7 @@ Legend: n devices of the axis, q, k, v bytes of a device's own part of query, ke
     ring, backward       (n - 1) (k + v + dk + dv), dk and dv in float32
     ulysses, forward     2 q + k + v, all-to-all                Jacobs et al. 2023, arXiv:2309.14509, section 3
     ulysses, backward    4 q + 2 (k + v)
+    run again            ring (n - 2) (k + v), ulysses q: the rest is the backward pass's, made once
     group, backward      dk + dv, all-reduced: every device of the group has other queries of the same keys
 """
 
@@ -59,21 +60,30 @@ def _keys(view: View, run: Executed) -> tuple[Terms, float]:
 
 
 def _ring(view: View, run: Executed) -> Iterator[Exchange]:
-    """What goes round; where the axis has one device (nothing moves there) this says nothing."""
+    """What goes round; where the axis has one device (nothing moves there) this says nothing.
+
+    A forward pass that is run again shares its first hop, which stands before the loop, with the backward pass.
+    """
     both, wider = _keys(view, run)
-    around, steps = both.times(context=1), Terms.one(2, context=1) + Terms.one(-2)
-    nbytes = around + both * -1.0
+    shared = 1.0 if run.recomputed else 0.0
+    nbytes = both.times(context=1) + both * -(1 + shared)
+    steps = Terms.one(2, context=1) + Terms.one(-2 * (1 + shared))
     if _is_backward(run):
         nbytes, steps = nbytes * (1 + wider), steps * 2.0
     yield ("collective-permute", ("context",), run.phase, True), nbytes, _times(view, run, steps)
 
 
 def _ulysses(view: View, run: Executed) -> Iterator[Exchange]:
+    """What is exchanged; a forward pass that is run again shares query, key and value with the backward pass."""
     both, _ = _keys(view, run)
     query = _local(view, run, run.operation.reads[0].value)
-    nbytes = query * 4.0 + both * 2.0 if _is_backward(run) else query * 2.0 + both
-    count = Terms.one(8 if _is_backward(run) else 4)
-    yield ("all-to-all", ("context",), run.phase, False), nbytes, _times(view, run, count)
+    if _is_backward(run):
+        nbytes, count = query * 4.0 + both * 2.0, 8
+    elif run.recomputed:
+        nbytes, count = query, 1
+    else:
+        nbytes, count = query * 2.0 + both, 4
+    yield ("all-to-all", ("context",), run.phase, False), nbytes, _times(view, run, Terms.one(count))
 
 
 def _grouped(view: View, run: Executed) -> Iterator[Exchange]:
@@ -93,17 +103,21 @@ def _stages(view: View) -> Iterator[Exchange]:
     Every stage starts with all rows of its other axes and ends with its own part: what follows the layers (the loss) is
     divided over stages as well.
     """
+    rows, once = pipelined_rows(view), Terms.one(1, pipelining=1)
+    for phase in ("forward", "backward"):
+        tick = rows.times(pipelined=-1, ticks=1)
+        yield ("collective-permute", ("stage",), phase, False), tick, Terms.one(1, ticks=1)
+        yield ("all-gather", ("stage",), phase, False), rows, once
+        yield ("reduce-scatter", ("stage",), phase, False), rows, once
+
+
+def pipelined_rows(view: View) -> Terms:
+    """Bytes of the residual stream of all microbatches on one device of a stage; none without stages."""
     stream = _stream(view)
     if stream is None:
-        return
-    dims = view.table.values[stream].dims
-    whole = Terms.one(view.table.nbytes(stream), **dict.fromkeys(view.owners(dims, True), -1))
-    once = Terms.one(1, pipelining=1)
-    for phase in ("forward", "backward"):
-        tick = whole.times(pipelined=-1, ticks=1)
-        yield ("collective-permute", ("stage",), phase, False), tick, Terms.one(1, ticks=1)
-        yield ("all-gather", ("stage",), phase, False), whole.times(pipelining=1), once
-        yield ("reduce-scatter", ("stage",), phase, False), whole.times(pipelining=1), once
+        return Terms()
+    owners = view.owners(view.table.values[stream].dims, True)
+    return Terms.one(view.table.nbytes(stream), pipelining=1, **dict.fromkeys(owners, -1))
 
 
 def _stream(view: View) -> int | None:

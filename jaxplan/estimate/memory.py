@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxplan.estimate.exchange import pipelined_rows
 from jaxplan.estimate.liveness import Point, working_sets
 from jaxplan.estimate.scheduler import Scheduler
 from jaxplan.estimate.terms import Terms, total, without_pipeline
@@ -74,7 +75,7 @@ def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
         {i for i, value in enumerate(table.values) if value.kind == "parameter"} | {*on_device, *view.cut.inside}
     )
     casts = without_pipeline(_cast_weights(view)) if scheduler.hoists_casts else Terms()
-    held = _stage_weights(view)
+    held, rows = _stage_weights(view), pipelined_rows(view)
     moments = []
     for name, runs, grads, kept in (
         ("forward", _between(view, "forward", INSIDE), accumulators, saved),
@@ -85,7 +86,7 @@ def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
         # a stage's gradients of its gathered weights grow beside them from microbatch to microbatch
         stage = held * (2.0 if name == "backward" else 1.0)
         for point in _largest(working_sets(view, runs, resident, scheduler)):
-            moments.append(Moment(f"{name}: {point.name}", grads, kept, point.alive + casts + stage))
+            moments.append(Moment(f"{name}: {point.name}", grads, kept, point.alive + casts + stage + rows))
     moments.append(Moment("update", gradients, Terms(), Terms()))
     return tuple(moments)
 
