@@ -100,9 +100,9 @@ class View:
 
     @cached_property
     def places(self) -> dict[int, int]:
-        """For each dim the one along whose shards it lies: an expert's slots lie where the tokens of their group do."""
+        """For each dim the one along whose shards it lies: an expert's places lie where the tokens of their group do."""
         seq = next((i for i, name in enumerate(self.names) if name == "seq"), None)
-        return {i: seq if name == "slot" and seq is not None else i for i, name in enumerate(self.names)}
+        return {i: seq if name in ("slot", "room") and seq is not None else i for i, name in enumerate(self.names)}
 
     def has_batch(self, dims: Iterable[int]) -> bool:
         return any(self.names[d] == "batch" for d in dims)
@@ -147,6 +147,8 @@ class View:
             powers |= {"microbatches": -1, "pipelined": -1} if inside else {"microbatches": -1}
         if value in self.chunked:
             powers["loss_chunks"] = -1
+        if "room" in {self.names[d] for d in dims}:    # for all that can come, from every shard of the experts
+            powers["expert"] = powers.get("expert", 0) + 1
         return Terms.one(self.table.nbytes(value), **powers)
 
     def stacked(self, value: int) -> Terms:

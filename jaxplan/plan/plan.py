@@ -137,6 +137,12 @@ class Plan:
         return self.size("stage")
 
     @property
+    def sequence_shards(self) -> int:
+        """Into how many parts a row's sequence is cut between blocks: the groups whose tokens experts take together."""
+        tensor = self.size_of_role("tensor") if self.sequence_sharding else 1
+        return self.size_of_role("context") * tensor
+
+    @property
     def batch_shards(self) -> int:
         """Into how many parts a microbatch's rows are cut inside of the layers."""
         return math.prod(self.size(axis) for axis in BATCH_AXES)

@@ -24,10 +24,10 @@ Spec = tuple[tuple[str, ...], ...]      # one tuple of mesh axes per tensor dime
 AXES: tuple[str, ...] = ("stage", "data", "fsdp", "expert", "context", "tensor", "group")
 ROLE_OF_AXIS = {axis: axis for axis in AXES} | {"group": "tensor"}
 
-ACTIVATION_DIMS = ("batch", "seq", "slot")     # that only activations have
+ACTIVATION_DIMS = ("batch", "seq", "slot", "room")     # that only activations have
 PRIORITY = (
     *("layers", "expert", "batch", "heads", "kv_heads", "group", "mlp", "vocab"),
-    *("seq", "slot", "embed"),
+    *("seq", "slot", "room", "embed"),
 )
 TENSOR_AXES = ("tensor", "group")
 STACKS = ("layers", "dense_layers")             # dims that stack the weights of equal blocks
@@ -178,7 +178,8 @@ def standard_rules(
         "embed": stored,
     }
     if experts:
-        compute |= {"expert": ("expert",), "slot": sequence}
+        # places of tokens at experts: with a capacity along the sequence, without one along all of it but `context`
+        compute |= {"expert": ("expert",), "slot": sequence, "room": ("context",)}
     if latent:
         compute |= dict.fromkeys(STORED_DIMS[1:], stored[:-1])
     over_data = {"embed": (*stored, "data")}

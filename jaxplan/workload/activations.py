@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import jax
 
-from jaxplan.workload.shape import Activation, ModelShape
+from jaxplan.workload.shape import GATED, Activation
 
 ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
     "swiglu": jax.nn.silu,  # Shazeer 2020, arXiv:2002.05202, equation 6
@@ -16,8 +16,7 @@ ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-def gated(shape: ModelShape, made: Callable[[str], jax.Array]) -> jax.Array:
-    """The hidden values from what is made by the weights `up` and, where the shape has it, `gate`."""
-    activation = ACTIVATIONS[shape.activation]
-    up = made("up")
-    return activation(made("gate")) * up if shape.gated else activation(up)
+def hidden(activation: Activation, made: Callable[[str], jax.Array]) -> jax.Array:
+    """The hidden values from what is made by the weights `up` and, where the activation is gated, `gate`."""
+    function, up = ACTIVATIONS[activation], made("up")
+    return function(made("gate")) * up if activation in GATED else function(up)

@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from jaxplan.workload.activations import gated
+from jaxplan.workload.activations import hidden
 from jaxplan.workload.experts import mixture
 from jaxplan.workload.kernels.attention import KEY, QUERY, Attention
 from jaxplan.workload.kernels.dispatch import Exchange
+from jaxplan.workload.kernels.dropless import Dropless
 from jaxplan.workload.latent import latent_attention
 from jaxplan.workload.layout import Names
 from jaxplan.workload.norms import norm, rms_norm
@@ -51,7 +52,7 @@ class Block:
     weight: Callable[[str, jax.Array], jax.Array]
     enter: Callable[[jax.Array, Names], jax.Array]
     leave: Callable[[jax.Array, Names], jax.Array]
-    exchange: Exchange | None = None
+    exchange: Exchange | Dropless | None = None
 
     def __call__(self, stream: Stream, weights: Weights, rotary: Rotary | None) -> Stream:
         """The stream behind the block; `rotary`: cosines and sines (S, H / 2) of rotary positions."""
@@ -86,8 +87,8 @@ class Block:
             value = _biased(jnp.einsum("bsd,df->bsf", x, w[prefix + name]), w, prefix + name)
             return checkpoint_name(self.constrain(value, HIDDEN), f"mlp_{name}")
 
-        hidden = gated(self.shape, made)
-        out = self.leave(jnp.einsum("bsf,df->bsd", hidden, w[prefix + "down"]), STREAM)
+        out = jnp.einsum("bsf,df->bsd", hidden(self.shape.activation, made), w[prefix + "down"])
+        out = self.leave(out, STREAM)
         return checkpoint_name(_biased(out, w, prefix + "down"), "mlp_output")
 
 

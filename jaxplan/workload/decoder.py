@@ -22,6 +22,7 @@ from jaxplan.workload.block import STREAM, Block, Stream
 from jaxplan.workload.checkpoint import scan_layers
 from jaxplan.workload.kernels.attention import attention
 from jaxplan.workload.kernels.dispatch import Exchange
+from jaxplan.workload.kernels.dropless import Dropless
 from jaxplan.workload.kernels.embedding import lookup
 from jaxplan.workload.kernels.loss import cross_entropy
 from jaxplan.workload.kernels.zigzag import Order
@@ -140,11 +141,14 @@ class Decoder(nnx.Module):
         bias = self.final_norm_bias[...] if self.shape.norm == "layernorm" else None
         return norm(x, self.final_norm[...], bias, self.shape), balance
 
-    def _exchange(self, layout: Layout | None) -> Exchange:
+    def _exchange(self, layout: Layout | None) -> Exchange | Dropless:
         """How tokens get to the experts of one stack of blocks."""
         if self.shape.experts is None:
             raise ValueError(f"{self.shape.name} has no experts")
-        return Exchange(self.shape.experts, self.kernels.capacity_factor, self.kernels.expert_groups, layout)
+        about = (self.shape.experts, self.kernels.expert_groups, layout)
+        if self.kernels.dispatch == "dropless":
+            return Dropless(*about, activation=self.shape.activation)
+        return Exchange(*about, capacity_factor=self.kernels.capacity_factor)
 
     def _blocks(
         self, stack: str, constrain: Callable[[jax.Array, Names], jax.Array]

@@ -14,8 +14,9 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxplan.plan.remat import ROUTE
-from jaxplan.workload.activations import gated
+from jaxplan.workload.activations import hidden
 from jaxplan.workload.kernels.dispatch import SLOTS, Routes
+from jaxplan.workload.kernels.dropless import MATRICES, Dropless
 from jaxplan.workload.shape import ExpertShape
 
 if TYPE_CHECKING:
@@ -32,11 +33,16 @@ def mixture(block: Block, x: jax.Array, w: Weights) -> tuple[jax.Array, jax.Arra
     if experts is None or exchange is None:
         raise ValueError(f"{block.shape.name} has weights of a router, but no experts or no exchange")
     scores = _scores(block, x, w, experts)
-    routes = exchange.route(scores + w["router_bias"] if "router_bias" in w else scores)
-    routes = Routes(*(checkpoint_name(r, ROUTE) for r in routes))
-    gates, picked = gates_of(scores, routes.experts, experts)
-    received = checkpoint_name(exchange.dispatch(x, routes), "dispatched")
-    out = exchange.combine(_fed(block, received, w), gates, routes)
+    merits = scores + w["router_bias"] if "router_bias" in w else scores
+    if isinstance(exchange, Dropless):
+        chosen = checkpoint_name(exchange.choose(merits), ROUTE)
+        gates, picked = gates_of(scores, chosen, experts)
+        out = exchange.feed(x, gates, chosen, {name: w[name] for name in MATRICES if name in w})
+    else:
+        routes = Routes(*(checkpoint_name(r, ROUTE) for r in exchange.route(merits)))
+        gates, picked = gates_of(scores, routes.experts, experts)
+        received = checkpoint_name(exchange.dispatch(x, routes), "dispatched")
+        out = exchange.combine(_fed(block, received, w), gates, routes)
     if experts.shared:
         out = out + _shared(block, x, w)
     return out, balance(scores, picked, exchange.groups_seen)
@@ -84,9 +90,8 @@ def _fed(block: Block, received: jax.Array, w: Weights) -> jax.Array:
         value = jnp.einsum("bgecd,edf->bgecf", received, w[name])
         return checkpoint_name(block.constrain(value, HIDDEN), f"mlp_{name}")
 
-    hidden = gated(block.shape, made)
-    out = block.leave(jnp.einsum("bgecf,edf->bgecd", hidden, w["down"]), SLOTS)
-    return block.constrain(out, SLOTS)
+    out = jnp.einsum("bgecf,edf->bgecd", hidden(block.shape.activation, made), w["down"])
+    return block.constrain(block.leave(out, SLOTS), SLOTS)
 
 
 def _shared(block: Block, x: jax.Array, w: Weights) -> jax.Array:

@@ -10,11 +10,12 @@ Legend: B batch, S seq, D embed, V vocab, N heads, K kv_heads, H head_dim.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from jaxplan.workload import expert_rules
+from jaxplan.workload import dropless_rules, expert_rules
 from jaxplan.workload.labels import Array, Recorder, elements, sizes
 from jaxplan.workload.table import DimIds, Shape
 
@@ -232,4 +233,9 @@ KERNELS: dict[str, tuple[Kernel, int, tuple[int, ...]]] = {
     "jaxplan_dispatch_backward": (expert_rules.dispatch_backward, 2, (1,)),
     "jaxplan_combine_forward": (expert_rules.combine_forward, 3, (1, 2)),
     "jaxplan_combine_backward": (expert_rules.combine_backward, 5, (2,)),
+    "jaxplan_choose": (dropless_rules.choose, 1, (1,)),
+    "jaxplan_experts_forward": (partial(dropless_rules.forward, matrices=2), 5, (1,)),
+    "jaxplan_experts_backward": (partial(dropless_rules.backward, matrices=2), 6, (4,)),
+    "jaxplan_gated_experts_forward": (partial(dropless_rules.forward, matrices=3), 6, (1,)),
+    "jaxplan_gated_experts_backward": (partial(dropless_rules.backward, matrices=3), 7, (5,)),
 }

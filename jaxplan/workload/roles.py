@@ -139,5 +139,5 @@ class Roles:
                 for atom in dims:
                     origin = self.recorder.atoms.origin(atom)
                     if atom not in self.names and self.recorder.atoms.original(atom) is None:
-                        name = origin if origin in ("top_k", "slot") else "capacity"
+                        name = origin if origin in ("top_k", "slot", "room") else "capacity"
                         self.names[atom] = free_name(self.recorder, atom, name, self.names)

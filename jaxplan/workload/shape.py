@@ -11,6 +11,7 @@ from typing import Literal
 Norm = Literal["rmsnorm", "layernorm"]
 Positions = Literal["rope", "learned"]
 Activation = Literal["swiglu", "geglu", "gelu", "relu"]
+GATED: tuple[Activation, ...] = ("swiglu", "geglu")    # these have a gate matrix beside the up matrix
 Scoring = Literal["softmax", "sigmoid"]
 Dispatch = Literal["capacity", "dropless"]
 SCORINGS: tuple[Scoring, ...] = ("softmax", "sigmoid")
@@ -143,7 +144,7 @@ class ModelShape:
     @property
     def gated(self) -> bool:
         """Whether the feed-forward has a gate matrix beside the up matrix."""
-        return self.activation in ("swiglu", "geglu")
+        return self.activation in GATED
 
 
 @dataclass(frozen=True)

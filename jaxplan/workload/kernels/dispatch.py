@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import jax
@@ -25,13 +24,9 @@ from jax.sharding import PartitionSpec
 
 from jaxplan.errors import InputError
 from jaxplan.workload.kernels.calls import named
-from jaxplan.workload.layout import Layout
-from jaxplan.workload.shape import ExpertShape
+from jaxplan.workload.kernels.routing import CHOICES, TOKENS, Routing, chosen_by
 
-TOKENS = ("batch", "seq", "embed")
-CHOICES = ("batch", "seq", None)
 SLOTS = ("batch", "seq", "expert", "slot", "embed")     # `seq`: the groups, which lie where their tokens lie
-RANKED_BY = 2       # best experts of a group by which groups are ranked (arXiv:2412.19437, section 2.1.2)
 
 
 class Routes(NamedTuple):
@@ -49,51 +44,14 @@ class Routes(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
-    """The exchange of a mixture of experts.
+class Exchange(Routing):
+    """The exchange of a mixture of experts whose experts have a capacity.
 
     Attributes:
-        shape: experts and how they are chosen.
         capacity_factor: slots of an expert, as a multiple of its even share of a group's choices.
-        groups: groups of tokens in a row; 0: as many as the layout has shards of the sequence.
-        layout: mesh and rules; None for one device.
     """
 
-    shape: ExpertShape
-    capacity_factor: float
-    groups: int = 0
-    layout: Layout | None = None
-
-    @cached_property
-    def sequence_shards(self) -> int:
-        return 1 if self.layout is None else self.layout.size(self.layout.axes_of("seq", TOKENS))
-
-    @cached_property
-    def expert_axes(self) -> tuple[str, ...]:
-        return () if self.layout is None else self.layout.axes_of("expert", SLOTS)
-
-    @property
-    def shards(self) -> int:
-        """Shards of the experts."""
-        return 1 if self.layout is None else self.layout.size(self.expert_axes)
-
-    @property
-    def groups_here(self) -> int:
-        """Groups of a row on one device.
-
-        Raises:
-            InputError: the groups are not whole on every device.
-        """
-        groups = self.groups or self.sequence_shards
-        if groups % self.sequence_shards:
-            raise InputError(f"{groups} groups of tokens in a row", f"a multiple of its {self.sequence_shards} shards")
-        return groups // self.sequence_shards
-
-    @property
-    def groups_seen(self) -> int:
-        """Groups of a row of an array outside of the kernels: of all shards, unless the layout is manual."""
-        manual = self.layout is not None and self.layout.manual
-        return self.groups_here * (1 if manual else self.sequence_shards)
+    capacity_factor: float = 1.25
 
     def capacity(self, tokens: int) -> int:
         """Slots that each expert has for a group of so many tokens (the same, section 2.2)."""
@@ -157,7 +115,7 @@ class Exchange:
     # what follows runs on one device's arrays: b rows, s tokens of each, g groups
 
     def _route(self, scores: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        chosen = choose(scores, self.shape)
+        chosen = chosen_by(scores, self.shape)
         (b, s, k), g, experts = chosen.shape, self.groups_here, self.shape.experts
         if s % g:
             raise InputError(f"{s} tokens of a row in {g} groups", "groups that divide them")
@@ -211,20 +169,6 @@ class Exchange:
         wide = cotangent.astype(jnp.float32)
         d_gates = jnp.stack([(wide * answer).sum(-1) for answer in _answers(results, slots)], -1)
         return self._at_experts(sent), d_gates.astype(gates.dtype)
-
-
-def choose(scores: jax.Array, shape: ExpertShape) -> jax.Array:
-    """The experts (.., k) of the best scores (.., E), among those of the best groups of experts (`ExpertShape`).
-
-    A group is as good as its best two experts (DeepSeek-V3, arXiv:2412.19437, section 2.1.2, "node-limited routing").
-    """
-    if shape.chosen_groups < shape.choice_groups:
-        parts = scores.reshape(*scores.shape[:-1], shape.choice_groups, -1)
-        merit = lax.top_k(parts, min(RANKED_BY, parts.shape[-1]))[0].sum(-1)
-        best = lax.top_k(merit, shape.chosen_groups)[1]
-        among = (best[..., None] == jnp.arange(shape.choice_groups)).any(-2)
-        scores = jnp.where(among[..., None], parts, -jnp.inf).reshape(scores.shape)
-    return lax.top_k(scores, shape.top_k)[1].astype(jnp.int32)
 
 
 def _taken(x: jax.Array, rows: jax.Array) -> jax.Array:
