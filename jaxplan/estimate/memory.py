@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxplan.estimate.communication import ADDED_UP_BYTES
 from jaxplan.estimate.exchange import pipelined_rows
 from jaxplan.estimate.liveness import Point, working_sets
 from jaxplan.estimate.scheduler import Scheduler
 from jaxplan.estimate.terms import Terms, total, without_pipeline
 from jaxplan.estimate.view import Executed, View
 from jaxplan.plan.sharding import AXES, Rules
+from jaxplan.workload.cut import LAYERS
 from jaxplan.workload.table import Leaf, Table
 
 PARTS = ("params", "optimizer", "batch", "gradients", "activations", "workspace")
@@ -66,6 +68,8 @@ def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
     """Forward, loss, backward and update, each with the largest working sets of its operations."""
     table = view.table
     gradients = _leaves(table, view.rules.storage_of_gradients, table.parameters)
+    stacks = tuple(leaf for leaf in table.parameters if any(table.dims[d].name == LAYERS for d in leaf.dims))
+    of_layers = _leaves(table, view.rules.storage_of_gradients, stacks)
     accumulators = gradients.times(accumulating=1)
     on_device = view.cut.on_device
     stacked = total([view.stacked(v) for v in on_device if table.values[v].copies > 1])
@@ -76,6 +80,7 @@ def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
     )
     casts = without_pipeline(_cast_weights(view)) if scheduler.hoists_casts else Terms()
     held, rows = _stage_weights(view), pipelined_rows(view)
+    compute_bytes = min((table.values[value].itemsize for value in _casts(view)), default=ADDED_UP_BYTES)
     moments = []
     for name, runs, grads, kept in (
         ("forward", _between(view, "forward", INSIDE), accumulators, saved),
@@ -83,8 +88,11 @@ def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
         ("backward", _between(view, "backward", INSIDE), gradients + accumulators, stacked + group),
         ("embedding", _between(view, "backward", AFTER), gradients + accumulators, Terms()),
     ):
-        # a stage's gradients of its gathered weights grow beside them from microbatch to microbatch
-        stage = held * (2.0 if name == "backward" else 1.0)
+        stage = held
+        if name == "backward":
+            # a stage adds up the gradients of its gathered weights in float32, and scatters them afterwards
+            wide = ADDED_UP_BYTES / compute_bytes
+            stage, grads = held * (1 + wide), grads + of_layers.times(pipelining=1) * -1.0
         for point in _largest(working_sets(view, runs, resident, scheduler)):
             moments.append(Moment(f"{name}: {point.name}", grads, kept, point.alive + casts + stage + rows))
     moments.append(Moment("update", gradients, Terms(), Terms()))
