@@ -63,6 +63,10 @@ class Layout:
         """The mesh axes that shard dim `name` in an array whose dims are `names`."""
         return _spec(self.rules, names, self.axes)[list(names).index(name)]
 
+    def gradient_axes_of(self, name: str, names: Names) -> tuple[str, ...]:
+        """The same for the gradient, kept until the update, of a parameter: further divided under ZeRO-2."""
+        return _spec(self.rules.storage_of_gradients, names, self.axes)[list(names).index(name)]
+
     def size(self, axes: Sequence[str]) -> int:
         """Product of the sizes of the axes."""
         size = 1

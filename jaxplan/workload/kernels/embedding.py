@@ -62,7 +62,7 @@ def lookup(dtype: DTypeLike, layout: Layout | None = None) -> Lookup:
             lambda ids, dx, shards=shards: shards.backward(ids, dx, local, kind),
             layout,
             (shards.ids, shards.stream),
-            shards.table,
+            shards.gradient,
         )
 
     @jax.custom_vjp
@@ -88,7 +88,7 @@ class _Shards:
         vocab_axes: that shard the table's rows, and the minor part of the sequence, if `scattered`.
         embed_axes: that shard the table's columns, major first: `context_axes` shard the major part of the sequence,
             the others, `row_axes`, the batch.
-        other_axes: that shard the batch, but not the table.
+        other_axes: that shard the batch, but not the table; of them `kept_axes` shard its gradient (ZeRO-2).
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -100,6 +100,9 @@ class _Shards:
         self.row_axes = tuple(a for a in self.embed_axes if a in batch)
         self.context_axes = tuple(a for a in self.embed_axes if a not in batch)
         self.other_axes = tuple(a for a in batch if a not in self.embed_axes)
+        self.gradient = layout.gradient_spec(TABLE)
+        kept = layout.gradient_axes_of("embed", TABLE)
+        self.kept_axes = tuple(a for a in kept if a not in self.embed_axes)
         self.scattered = seq != self.context_axes
         if self.scattered and seq != (*self.context_axes, *self.vocab_axes):
             raise ValueError(
@@ -139,7 +142,10 @@ class _Shards:
         dx = _exchanged(dx, self.context_axes, 2, 1)
         dx = jnp.where(inside[..., None], dx.astype(dtype), 0)
         grad = jnp.zeros((rows, dx.shape[-1]), dtype).at[local].add(dx)
-        return lax.psum(grad, self.other_axes) if self.other_axes else grad
+        if self.kept_axes:
+            grad = lax.psum_scatter(grad, self.kept_axes, scatter_dimension=1, tiled=True)
+        summed = tuple(axis for axis in self.other_axes if axis not in self.kept_axes)
+        return lax.psum(grad, summed) if summed else grad
 
     def transposed(self, x: jax.Array, before: tuple[str, ...], after: tuple[str, ...]) -> jax.Array:
         """Columns that were put together from the axes `before`, in the order of the axes `after`, major first."""

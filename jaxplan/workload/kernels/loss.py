@@ -40,15 +40,16 @@ def cross_entropy(tied: bool, chunks: int = 1, layout: Layout | None = None) -> 
         chunks: sequential parts of the local vocabulary; as many as divide it are used.
     """
     shards = _Shards.of(tied, chunks, layout)
+    weight_dims = TABLE if tied else UNEMBED
     if layout is None:
         forward = named("loss_forward", shards.forward)
         backward = named("loss_backward", shards.backward)
     else:
-        x, w = layout.spec(STREAM), layout.spec(TABLE if tied else UNEMBED)
+        x, w, dw = layout.spec(STREAM), layout.spec(weight_dims), layout.gradient_spec(weight_dims)
         t = jax.sharding.PartitionSpec(x[0], shards.context_axes or None)
         scalar = jax.sharding.PartitionSpec()
         forward = named("loss_forward", shards.forward, layout, (x, w, t), (scalar, t))
-        backward = named("loss_backward", shards.backward, layout, (x, w, t, t, scalar), (x, w))
+        backward = named("loss_backward", shards.backward, layout, (x, w, t, t, scalar), (x, dw))
 
     @jax.custom_vjp
     def loss(x: jax.Array, weight: jax.Array, targets: jax.Array) -> jax.Array:
@@ -75,6 +76,8 @@ class _Shards:
     Attributes:
         scattered: the tokens of a context shard are sharded over the vocabulary's axes.
         context_axes: that shard the major part of the sequence.
+        gradient_axes: that shard `embed` in the weight's gradient: those of the weight, and more of them under ZeRO-2,
+            into `parts` parts of a shard.
     """
 
     tied: bool
@@ -84,6 +87,8 @@ class _Shards:
     scattered: bool = False
     context_axes: tuple[str, ...] = ()
     batch_axes: tuple[str, ...] = ()
+    gradient_axes: tuple[str, ...] = ()
+    parts: int = 1
 
     @classmethod
     def of(cls, tied: bool, chunks: int, layout: Layout | None) -> _Shards:
@@ -94,7 +99,9 @@ class _Shards:
         if seq not in (context, (*context, *vocab)):
             raise ValueError(f"seq must be sharded over {context}, then like vocab ({vocab}) or not at all, got {seq}")
         embed, batch = layout.axes_of("embed", UNEMBED), layout.axes_of("batch", STREAM)
-        return cls(tied, chunks, vocab, embed, seq != context, context, batch)
+        kept = layout.gradient_axes_of("embed", UNEMBED)
+        parts = layout.size(kept) // layout.size(embed)
+        return cls(tied, chunks, vocab, embed, seq != context, context, batch, kept, parts)
 
     @property
     def token_axes(self) -> tuple[str, ...]:
@@ -125,7 +132,7 @@ class _Shards:
     def backward(
         self, x: jax.Array, weight: jax.Array, targets: jax.Array, logsumexp: jax.Array, cotangent: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Cotangents of x (in its dtype) and of the weight shard (in its dtype)."""
+        """Cotangents of x (in its dtype) and of the weight (in its dtype), of which the part that is kept here."""
         x = self.whole(x)
 
         def chunk(carry: tuple, index: jax.Array) -> tuple[tuple, None]:
@@ -143,7 +150,8 @@ class _Shards:
                 lax.dynamic_update_slice_in_dim(dw, part, index * self.width(weight), self.vocab_dim),
             ), None
 
-        start = jnp.zeros(x.shape, jnp.float32), jnp.zeros_like(weight)
+        kept = tuple(n if i == self.vocab_dim else n // self.parts for i, n in enumerate(weight.shape))
+        start = jnp.zeros(x.shape, jnp.float32), jnp.zeros(kept, weight.dtype)
         (dx, dw), _ = lax.scan(chunk, start, jnp.arange(self.count(weight)))
         dx = dx.astype(x.dtype)
         if self.scattered:
@@ -182,10 +190,10 @@ class _Shards:
         return lax.all_gather(weight, self.embed_axes, axis=1 - self.vocab_dim, tiled=True)
 
     def reduced(self, dw: jax.Array) -> jax.Array:
-        """A chunk's weight gradient, summed over all tokens, where the weight is stored."""
-        if self.embed_axes:
-            dw = lax.psum_scatter(dw, self.embed_axes, scatter_dimension=1 - self.vocab_dim, tiled=True)
-        return _reduce(lax.psum, dw, tuple(a for a in self.token_axes if a not in self.embed_axes))
+        """A chunk's weight gradient, summed over all tokens, where it is kept."""
+        if self.gradient_axes:
+            dw = lax.psum_scatter(dw, self.gradient_axes, scatter_dimension=1 - self.vocab_dim, tiled=True)
+        return _reduce(lax.psum, dw, tuple(a for a in self.token_axes if a not in self.gradient_axes))
 
     def logits(self, x: jax.Array, w: jax.Array) -> jax.Array:
         subscripts = "bsd,vd->bsv" if self.tied else "bsd,dv->bsv"
