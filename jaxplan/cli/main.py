@@ -16,6 +16,7 @@ from jaxplan.cli.catalog import catalog
 from jaxplan.cli.check import check
 from jaxplan.cli.console import open_missing_streams, unwritable
 from jaxplan.cli.doctor import doctor
+from jaxplan.cli.explain import explain
 from jaxplan.cli.search import INTERRUPTED, search
 from jaxplan.errors import InputError, JaxplanError
 
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (search, check, catalog, doctor):
+for command in (search, check, explain, catalog, doctor):
     app.command()(command)
 
 

@@ -93,7 +93,8 @@ def large_axes(plan: Plan) -> list[str]:
 
 def moved_by(found: Estimates, variables: np.ndarray, plan: Plan) -> tuple[Moved, ...]:
     """The collectives that move something, the longest first; what can be hidden is, as long as the device computes."""
-    hideable, busy = float(found.prefetchable_s[0]), float(found.busy_s[0])
+    hidden = np.array([entry.prefetchable for entry in found.collectives], dtype=bool)
+    hideable, busy = float(found.collective_s[0, hidden].sum()), float(found.busy_s[0])
     exposed = max(0.0, hideable - busy) / hideable if hideable else 0.0
     large = large_axes(plan)
     sums: dict[tuple[str, tuple[str, ...], str], np.ndarray] = defaultdict(lambda: np.zeros(4))

@@ -12,6 +12,7 @@ from jaxplan.estimate.network import Network
 from jaxplan.estimate.single import prepared
 from jaxplan.estimate.terms import VARIABLES
 from jaxplan.plan.plan import Plan
+from jaxplan.plan.record import PlanRecord
 from jaxplan.plan.sharding import AXES
 from jaxplan.search.axis_use import AxisUse, Moved, axis_use, large_axes, moved_by
 from jaxplan.search.orders import Order, orders
@@ -80,3 +81,33 @@ def anatomy(plan: Plan, table: Table) -> Anatomy:
         executed_flops=float(here.flops[0, matrix].sum()) * plan.machine.devices,
         bubble=bubble,
     )
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What is known of a plan over what was estimated when it was found: 1 where nobody knows better.
+
+    Either the plan itself was compiled, or plans like it were, and their median is applied to it.
+    """
+
+    memory: float = 1.0
+    time: float = 1.0
+
+
+def correction(record: PlanRecord) -> Correction:
+    """The correction that a plan file amounts to; none where the plan was changed since.
+
+    Raises:
+        TypeError, ValueError: the file's evidence is not what a search writes.
+    """
+    if record.stale:
+        return Correction()
+    memory, time = dict(record.compared("total_bytes")), dict(record.compared("step_time_s"))
+    return Correction(
+        _over(record.memory and record.memory.total_bytes, memory.get("estimated")),
+        _over(record.time and record.time.value_s, time.get("estimated")),
+    )
+
+
+def _over(known: float | None, estimated: float | None) -> float:
+    return known / estimated if known and estimated else 1.0

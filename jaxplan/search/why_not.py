@@ -145,6 +145,11 @@ def _difference(its: Mapping[str, float], mine: Mapping[str, float]) -> dict[str
 
 def illegal(of: Of, asked: Asked, plan: Plan, table: Table) -> str:
     """Why no plan has these sizes and decisions, in a sentence."""
+    return broken_rule(of, asked, plan, table) or "no plan can have all of these at once"
+
+
+def broken_rule(of: Of, asked: Asked, plan: Plan, table: Table) -> str:
+    """The rule of the search that these sizes and decisions break, or an empty text."""
     limits = dim_sizes(table)
     searched = searched_axes(plan.workload, limits)
     strange = [axis for axis in AXES if of[axis] > 1 and axis not in searched]
@@ -156,7 +161,6 @@ def illegal(of: Of, asked: Asked, plan: Plan, table: Table) -> str:
         or _steps(of, asked, plan, limits)
         or _policy(asked, plan)
         or _host(asked)
-        or "no plan can have all of these at once"
     )
 
 
