@@ -2,7 +2,8 @@
 
 Opaque causal attention is counted by one convention on every backend: two matmuls forward, five backward
 (scores anew, gradients of values, probabilities, queries and keys), each over half of the square of
-positions. What a kernel computes beyond its mask's edge is its own inefficiency, not work.
+positions. What a kernel computes beyond its mask's edge is its own inefficiency, not work. A kernel without a
+mask (a block of ring attention) counts whole.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ def _splash_flops(call: Instruction, name: str) -> tuple[str, float] | None:
     mask tables.
 
     The unfused backward pass runs two kernels that both recompute scores and their gradient: 3 matmuls for
-    dq, 4 for dkv.
+    dq, 4 for dkv. With a mask they also read positions, segments or mask blocks, which are integers; without one
+    only the two tables of blocks are.
     """
     tensors = [
         operand.shape.dims
@@ -148,7 +150,8 @@ def _splash_flops(call: Instruction, name: str) -> tuple[str, float] | None:
         matmuls = (2, 1)
     else:
         matmuls = (1, 1)
+    tables = sum(bool(operand.shapes) and operand.shape.dtype not in _FLOATS for operand in call.operands)
     flops = attention_flops(
-        math.prod(query[:-2]), query[-2], key[-2], query[-1], value[-1], matmuls, causal=True
+        math.prod(query[:-2]), query[-2], key[-2], query[-1], value[-1], matmuls, causal=tables > 2
     )
     return (ATTENTION_FORWARD if matmuls == (1, 1) else ATTENTION_BACKWARD), flops

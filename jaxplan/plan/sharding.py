@@ -26,10 +26,14 @@ ROLE_OF_AXIS = {axis: axis for axis in AXES} | {"group": "tensor"}
 
 ACTIVATION_DIMS = ("batch", "seq", "slot", "room")     # that only activations have
 PRIORITY = (
-    *("layers", "expert", "batch", "heads", "kv_heads", "group", "mlp", "vocab"),
+    *("layers", "expert", "batch", "heads", "group", "kv_heads", "mlp", "vocab"),
     *("seq", "slot", "room", "embed"),
 )
 TENSOR_AXES = ("tensor", "group")
+
+#: Axes on whose devices a dim has copies: nothing that comes after it shards them, either. Devices of a group share a
+#: key-value head; each has all of its sequence, which its own query heads need.
+COPIED: Mapping[str, tuple[str, ...]] = {"kv_heads": ("group",)}
 STACKS = ("layers", "dense_layers")             # dims that stack the weights of equal blocks
 STORED_DIMS = ("embed", "q_rank", "kv_rank")    # by which weights are stored in parts; ranks: of latent attention
 
@@ -101,9 +105,11 @@ class Rules:
         rank = {name: i for i, name in enumerate(self.priority)}
         found: dict[str, int] = {}
         for axis in axes:
-            holders = [i for i, name in enumerate(names) if axis in self.compute.get(name, ())]
-            if holders:
-                found[axis] = min(holders, key=lambda i: (rank.get(names[i], len(rank)), i))
+            mine = [(*self.compute.get(name, ()), *COPIED.get(name, ())) for name in names]
+            holders = [i for i, held in enumerate(mine) if axis in held]
+            owner = min(holders, key=lambda i: (rank.get(names[i], len(rank)), i), default=None)
+            if owner is not None and axis in self.compute.get(names[owner], ()):
+                found[axis] = owner
         return found
 
     def spec(self, shape: Shape, names: Sequence[str], axes: Sequence[str], context: Sequence[int] = ()) -> Spec:

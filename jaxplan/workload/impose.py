@@ -2,7 +2,8 @@
 
 With shardings of the inputs alone XLA chooses its own layout for the rest. So the results of matmuls, convolutions,
 lookups and loops are constrained to what the rules say of their named dims. Weights are not: a constraint constrains
-the cotangent as well, and a weight's gradient would be replicated. The user's code does not change.
+the cotangent as well, and a weight's gradient would be replicated. The cotangent of a matmul's result is constrained to
+what the two matmuls read that it goes into, over all dims of the first. The user's code does not change.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def impose(
     batches = add_input(recorder, batch, batch_dims, "batch")
     walk(recorder, closed.jaxpr, [*inputs.arrays, *batches.arrays])
     names = name_atoms(recorder, inputs.labelled, batches.labelled)
-    emitter = _Emitter(_Layout(recorder, names, rules, mesh))
+    emitter = _Emitter(_Layout(recorder, names, rules.on(mesh.axis_names), mesh))
     structure = jax.tree.structure((params, batch))
 
     def imposed(params: Any, batch: Any) -> Any:
@@ -191,9 +192,9 @@ class _Emitter:
 
     def constrained(self, results: Sequence[Any], path: Path) -> list[Any]:
         """Activations among the results, held in their layout (`zip` ends with the results: a loop's carries lead)."""
-        shapes = self.layout.recorder.outputs[path]
+        shapes, contracted = self.layout.recorder.outputs[path], self.layout.recorder.contracted.get(path, ())
         return [
-            jax.lax.with_sharding_constraint(result, self.layout.sharding(shape))
+            held(result, self.layout.sharding(shape), self.layout.sharding(shape, contracted))
             if self.layout.is_activation(shape) and not is_key(result)
             else result
             for result, shape in zip(results, shapes, strict=False)
@@ -212,6 +213,26 @@ class _Emitter:
         (rows,) = bind(equation, [arguments[0], moved])
         rows = jax.lax.with_sharding_constraint(rows, self.layout.sharding(out, whole, fixed))
         return self.constrained([rows], path)
+
+
+def held(array: Any, sharding: NamedSharding, cotangent: NamedSharding) -> Any:
+    """The array in one sharding, its cotangent in another.
+
+    Where a matmul's result is summed over an axis and scattered, its cotangent is gathered: said aloud, because XLA may
+    else keep it scattered for the gradient of the weight, and gather all activations instead of adding up gradients
+    (batch and sequence over different axes; jaxlib 0.10.2).
+    """
+    if sharding == cotangent:
+        return jax.lax.with_sharding_constraint(array, sharding)
+
+    def hold(array: Any) -> Any:
+        return jax.lax.with_sharding_constraint(array, sharding)
+
+    function = jax.custom_vjp(hold)
+    function.defvjp(
+        lambda array: (hold(array), None), lambda _, ct: (jax.lax.with_sharding_constraint(ct, cotangent),)
+    )
+    return function(array)
 
 
 def is_key(array: Any) -> bool:

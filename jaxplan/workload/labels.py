@@ -106,6 +106,7 @@ class Recorder:
         roots: values that outlive the operations: what loops carry and stack, what the step returns.
         outputs: shapes of the results of each equation by path, kept for `workload.impose`.
         tables: for each lookup by path, the shapes of its table, of its indices, and of all its dims.
+        contracted: for each matmul by path, the dims that its result lacks.
     """
 
     atoms: Atoms = field(default_factory=Atoms)
@@ -120,6 +121,7 @@ class Recorder:
     roots: set[int] = field(default_factory=set)
     outputs: dict[tuple[int, ...], list[Shape]] = field(default_factory=dict)
     tables: dict[tuple[int, ...], tuple[Shape, Shape, Shape]] = field(default_factory=dict)
+    contracted: dict[tuple[int, ...], Shape] = field(default_factory=dict)
 
     @contextmanager
     def at(self, place: Place) -> Iterator[None]:

@@ -155,8 +155,7 @@ def _on_mesh(local: Kernel, layout: Layout, context: str) -> tuple[Causal, Parti
     kv_axes = layout.axes_of("kv_heads", KEY)
     shared = tuple(axis for axis in layout.axes_of("heads", QUERY) if axis not in kv_axes)
     if layout.size(shared) > 1:
-        scattered = not layout.manual and set(shared) <= set(layout.axes_of("seq", KEY))
-        over = Shared(over, shared, scattered, summed=not layout.manual)
+        over = Shared(over, shared, summed=not layout.manual)
     return over, lse
 
 
@@ -164,20 +163,17 @@ def _on_mesh(local: Kernel, layout: Layout, context: str) -> tuple[Causal, Parti
 class Shared:
     """Attention where several devices share a key-value head, each with query heads of its own.
 
-    In an automatic layout keys and values arrive in parts of the sequence, if the rules lay it over these axes in a
-    projection, and their cotangents, complete, leave so. In a manual one they are made whole on every device from a
-    whole input, and each device's cotangent is its own share: it is added up where the input is scattered again and,
-    for weights, where the manual region ends.
+    They have equal keys and values, made from a whole input. A device's cotangents of them are its own share: in an
+    automatic layout, where equal values have one cotangent, they are added up here; in a manual one where the input is
+    scattered again and, for weights, where the manual region ends.
 
     Attributes:
         axes: of the devices that share.
-        scattered: keys and values arrive in parts.
-        summed: their cotangents are complete.
+        summed: the cotangents of keys and values are added up here.
     """
 
     attention: Causal
     axes: tuple[str, ...]
-    scattered: bool
     summed: bool
 
     def forward(self, query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -190,7 +186,7 @@ class Shared:
             raise ValueError(
                 f"query heads over {' and '.join(self.axes)} need one key-value head a device, got {key.shape[2]}"
             )
-        return self.attention.forward(query, self._whole(key), self._whole(value))
+        return self.attention.forward(query, key, value)
 
     def backward(
         self,
@@ -202,14 +198,5 @@ class Shared:
         cotangent: jax.Array,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Cotangents of query, key and value."""
-        key, value = self._whole(key), self._whole(value)
-        d_query, d_key, d_value = self.attention.backward(query, key, value, out, logsumexp, cotangent)
-        return d_query, self._total(d_key), self._total(d_value)
-
-    def _whole(self, x: jax.Array) -> jax.Array:
-        return lax.all_gather(x, self.axes, axis=1, tiled=True) if self.scattered else x
-
-    def _total(self, x: jax.Array) -> jax.Array:
-        if self.scattered:
-            return lax.psum_scatter(x, self.axes, scatter_dimension=1, tiled=True)
-        return lax.psum(x, self.axes) if self.summed else x
+        grads = self.attention.backward(query, key, value, out, logsumexp, cotangent)
+        return (grads[0], *lax.psum(grads[1:], self.axes)) if self.summed else grads

@@ -6,8 +6,9 @@ its queries, but only their first chunk; those of a later one with its second ch
 block without any mask, so all devices work alike, and no masked score is ever computed.
 
 Each transfer is under way while the step before it computes: what a step passes on does not depend on its work.
-The gradients of keys and values travel along in float32: a sum rounded to 8 bits at each of n - 1 hops would lose
-what the kernels' float32 accumulators keep.
+The gradients of keys and values travel along as float32 sums: rounded to 8 bits at each of n - 1 hops they would lose
+what the kernels' float32 accumulators keep. Only on a ring of two, where the single hop carries no sum yet, they travel
+as the kernel made them.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Ring:
 
         if self.shards == 2:
             d_query, part = self._pulled(d_query, rows, held, 1)
-            grads = _wide(part)
+            grads = part
         else:
             coming = self._passed(held)
             d_query, part = self._pulled(d_query, rows, held, 1)
@@ -93,7 +94,7 @@ class Ring:
             if self.shards > 3:
                 carry, _ = lax.scan(loop, carry, jnp.arange(2, self.shards - 1))
             d_query, grads = step(carry, self.shards - 1)
-        d_key, d_value = _added(self._passed(grads), own[1:])
+        d_key, d_value = _added(_wide(self._passed(grads)), own[1:])
         return d_query.astype(query.dtype), d_key.astype(key.dtype), d_value.astype(value.dtype)
 
     def _passed(self, pair: Pair) -> Pair:

@@ -16,10 +16,10 @@ import numpy as np
 LANES = 128  # width of a TPU vector register: blocks are multiples of it
 LARGEST_BLOCK = 1024  # chosen: its scores and operands fit v5e's default 16 MiB of scoped VMEM
 
-# The fused backward kernel writes one partial dq for every block of keys: queries x keys / block positions in all. Up
-# to 8192 x 8192 it is used (chosen: 0.5 GiB a sequence with 32 heads of 128 in bfloat16); beyond, two kernels that
-# both make the scores again: 7 matmuls instead of 5, and no partial dq.
-LARGEST_FUSED = 8192**2
+# The fused backward kernel writes a partial dq for every block of keys, which are then added up. With more bytes of
+# them on a device (chosen: a thirty-second of a v5e's memory) two kernels run instead that both make the scores again,
+# and 7 matmuls instead of 5.
+LARGEST_PARTIALS = 2**29
 
 
 class Splash:
@@ -30,7 +30,7 @@ class Splash:
     ) -> tuple[jax.Array, jax.Array]:
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
-        kernel = _kernel(query.shape[1], key.shape[1], query.shape[2], causal)
+        kernel = _kernel(query.shape[1], key.shape[1], query.shape[2], causal, fused=True)
         q, k, v = (jnp.swapaxes(x, 1, 2) for x in (query * query.shape[-1] ** -0.5, key, value))
 
         def one(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
@@ -66,7 +66,8 @@ class Splash:
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
         scale = query.shape[-1] ** -0.5
-        kernel = _kernel(query.shape[1], key.shape[1], query.shape[2], causal)
+        partials = query.nbytes * (key.shape[1] // block_size(key.shape[1]))
+        kernel = _kernel(query.shape[1], key.shape[1], query.shape[2], causal, partials <= LARGEST_PARTIALS)
         arrays = (jnp.swapaxes(x, 1, 2) for x in (query * scale, key, value, out, cotangent))
 
         def one(q: jax.Array, k: jax.Array, v: jax.Array, o: jax.Array, lse: jax.Array, do: jax.Array) -> Any:
@@ -119,12 +120,11 @@ def _mask(queries: int, keys: int, heads: int, causal: bool) -> Any:
     return masks.MultiHeadMask([one] * heads)
 
 
-def _kernel(queries: int, keys: int, heads: int, causal: bool) -> Any:
-    """The kernel object with its schedule of unmasked blocks."""
+def _kernel(queries: int, keys: int, heads: int, causal: bool, fused: bool) -> Any:
+    """The kernel object with its schedule of unmasked blocks; `fused`: its backward pass is one kernel."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
     rows, columns = block_size(queries), block_size(keys)
-    fused = queries * keys <= LARGEST_FUSED
     sizes = splash.BlockSizes(
         block_q=rows,
         block_kv=columns,

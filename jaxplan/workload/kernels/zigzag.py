@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxplan.errors import InputError
 from jaxplan.workload.kernels.calls import named
-from jaxplan.workload.layout import Layout
+from jaxplan.workload.layout import Layout, Names
 
 STREAM = ("batch", "seq", "embed")
 
@@ -64,17 +64,18 @@ class Order:
             return cls(layout)
         return cls(layout, layout.size(_context_axes(layout)))
 
-    def apply(self, x: jax.Array, dim: int) -> jax.Array:
-        """x, whose dimension `dim` is the whole sequence in natural order, in this order."""
-        if self.shards == 1:
+    def apply(self, x: jax.Array, names: Names) -> jax.Array:
+        """x with its dim `seq`, a whole sequence in natural order, in this order; its dims are named `names`."""
+        if self.layout is None or self.shards == 1:
             return x
-        chunk, shards = _chunk(x.shape[dim], self.shards), self.shards
-        before, after = x.shape[:dim], x.shape[dim + 1 :]
+        layout, dim = self.layout, list(names).index("seq")
+        whole = [name if name != "seq" else None for name in names]
+        cut = (*x.shape[:dim], 2 * self.shards, _chunk(x.shape[dim], self.shards), *x.shape[dim + 1 :])
 
         def reorder(x: jax.Array) -> jax.Array:
-            chunks = x.reshape(*before, 2 * shards, chunk, *after)
-            early, late = jnp.split(chunks, 2, dim)
-            return jnp.stack([early, jnp.flip(late, dim)], dim + 1).reshape(x.shape)
+            # every device has whole sequences, and keeps them: left open, XLA shards them here and exchanges chunks
+            early, late = jnp.split(layout.constrain(x, whole).reshape(cut), 2, dim)
+            return layout.constrain(jnp.stack([early, jnp.flip(late, dim)], dim + 1).reshape(x.shape), whole)
 
         return named("zigzag", reorder)(x)
 

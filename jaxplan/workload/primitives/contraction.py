@@ -45,6 +45,7 @@ def dot_general(recorder: Recorder, equation: Any, operands: Sequence[Array]) ->
 
     depth = math.prod(sizes(equation.invars[0])[i] for i in left_contracted)
     result = recorder.add_value(equation.outvars[0].aval, atoms.restore(out))
+    recorder.contracted[recorder.place.path] = contracted
     recorder.add_operation(
         "dot_general",
         "matmul",
