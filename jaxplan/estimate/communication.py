@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jaxplan.estimate.exchange import exchanges
-from jaxplan.estimate.terms import Terms, without_pipeline
+from jaxplan.estimate.terms import Terms, unless
 from jaxplan.estimate.view import Executed, Owners, View
 from jaxplan.plan.sharding import AXES
 from jaxplan.workload.cut import LAYERS
@@ -96,7 +96,7 @@ def _per_step(view: View, move: _Move) -> tuple[Terms, Terms]:
     weight = not view.has_batch(move.dims)
     again = move.kind == "all-gather" and move.phase == "backward"
     if weight and inside and again:
-        return without_pipeline(nbytes), without_pipeline(count)
+        return unless("pipelining", nbytes), unless("pipelining", count)
     if "chunk" not in move.scope:
         return nbytes, count
     if weight:

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jaxplan.estimate.terms import Terms
+from jaxplan.estimate.terms import Terms, unless
 from jaxplan.estimate.view import Executed, View
 from jaxplan.workload.cut import LAYERS
 from jaxplan.workload.table import Phase
 
 Key = tuple[str, tuple[str, ...], Phase, bool]      # kind, axes, phase, prefetchable
 Exchange = tuple[Key, Terms, Terms]                 # key, bytes and executions of one step
+HOST_COPY = "host-copy"                             # between a device and its host's memory: the kind, over no axes
 ACCUMULATED_BYTES = 4                               # of one element of dk and dv on their way round
 
 
@@ -32,8 +33,12 @@ def exchanges(view: View) -> Iterator[Exchange]:
     for run in view.executed:
         if run.operation.kind == "attention":
             yield from _grouped(view, run)
-            yield from (_ring if view.context == "ring" else _ulysses)(view, run)
+            for key, nbytes, count in _ring(view, run):
+                yield key, unless("ulysses", nbytes), unless("ulysses", count)
+            for key, nbytes, count in _ulysses(view, run):
+                yield key, nbytes.times(ulysses=1), count.times(ulysses=1)
     yield from _stages(view)
+    yield from _host(view)
 
 
 def _local(view: View, run: Executed, value: int) -> Terms:
@@ -109,6 +114,19 @@ def _stages(view: View) -> Iterator[Exchange]:
         yield ("collective-permute", ("stage",), phase, False), tick, Terms.one(1, ticks=1)
         yield ("all-gather", ("stage",), phase, False), rows, once
         yield ("reduce-scatter", ("stage",), phase, False), rows, once
+
+
+def _host(view: View) -> Iterator[Exchange]:
+    """Residuals to the host's memory and back, beside computation; the optimizer's state, when the update needs it."""
+    table, moved = view.table, Terms()
+    for value in view.cut.offloaded:
+        dims, inside = table.values[value].dims, value in view.inside
+        nbytes = table.nbytes(value) * view.cut.copies(table, value)
+        moved = moved + view.per_step(nbytes, dims, view.owners(dims, inside), "forward", inside)
+    yield (HOST_COPY, (), "forward", True), moved, Terms()
+    yield (HOST_COPY, (), "backward", True), moved, Terms()
+    state = view.leaf_bytes(view.rules.storage_of_optimizer, table.optimizer)
+    yield (HOST_COPY, (), "update", False), (state * 2.0).times(offloaded=1), Terms()
 
 
 def pipelined_rows(view: View) -> Terms:

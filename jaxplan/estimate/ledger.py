@@ -67,7 +67,7 @@ def estimate_of(estimates: Estimates, row: int, sizes: Sequence[int], bubble: fl
         axes = tuple(axis for axis in entry.axes if axis in large)
         communication[entry.kind, axes] += spent
         nbytes[entry.kind, axes] += moved
-        name = f"exposed {'+'.join(axes)} {entry.kind}"
+        name = " ".join(["exposed", *(["+".join(axes)] if axes else []), entry.kind])
         if entry.prefetchable:
             state[name] += spent
         else:

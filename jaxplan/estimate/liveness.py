@@ -13,7 +13,7 @@ from functools import cached_property
 from jaxplan.estimate.communication import moves_of, partial_sums, summed
 from jaxplan.estimate.compute import HEAVY, materialized
 from jaxplan.estimate.scheduler import Scheduler
-from jaxplan.estimate.terms import Terms, total, without_pipeline
+from jaxplan.estimate.terms import Terms, total, unless
 from jaxplan.estimate.view import Executed, View
 from jaxplan.workload.cut import LAYERS
 
@@ -138,7 +138,7 @@ def _gathered(view: View, run: Executed, batch: bool) -> list[Part]:
             whole = view.live(read.value, without=[axis for axis, how in moves.items() if how == "all-gather"])
             whole = _in_chunks(view, run, read.value, whole)
             if not batch and LAYERS in run.operation.scope:
-                whole = without_pipeline(whole)     # a stage has gathered its weights before: `memory`
+                whole = unless("pipelining", whole)     # a stage has gathered its weights before: `memory`
             parts.append((_describe(view, read.value, "gathered"), whole))
     return parts
 

@@ -13,11 +13,9 @@ from jaxplan.estimate.communication import ADDED_UP_BYTES
 from jaxplan.estimate.exchange import pipelined_rows
 from jaxplan.estimate.liveness import Point, working_sets
 from jaxplan.estimate.scheduler import Scheduler
-from jaxplan.estimate.terms import Terms, total, without_pipeline
+from jaxplan.estimate.terms import Terms, total, unless
 from jaxplan.estimate.view import Executed, View
-from jaxplan.plan.sharding import AXES, Rules
 from jaxplan.workload.cut import LAYERS
-from jaxplan.workload.table import Leaf, Table
 
 PARTS = ("params", "optimizer", "batch", "gradients", "activations", "workspace")
 
@@ -46,30 +44,19 @@ def memory(view: View, scheduler: Scheduler) -> Memory:
     """The memory of every plan under the view's rules and cut, with the target compiler's habits."""
     table, rules = view.table, view.rules
     return Memory(
-        params=_leaves(table, rules.storage, table.parameters),
-        optimizer=_leaves(table, rules.storage_of_optimizer, table.optimizer),
-        batch=_leaves(table, rules.input, table.batch),
+        params=view.leaf_bytes(rules.storage, table.parameters),
+        optimizer=unless("offloaded", view.leaf_bytes(rules.storage_of_optimizer, table.optimizer)),
+        batch=view.leaf_bytes(rules.input, table.batch),
         moments=_moments(view, scheduler),
     )
-
-
-def _leaves(table: Table, rules: Rules, leaves: tuple[Leaf, ...]) -> Terms:
-    """Bytes of arrays as their PartitionSpecs store them."""
-    names = [dim.name for dim in table.dims]
-    parts = []
-    for leaf in leaves:
-        spec = rules.spec(leaf.shape, names, AXES)
-        nbytes = table.elements(leaf.dims) * leaf.itemsize
-        parts.append(Terms.one(nbytes, **{axis: -1 for axes in spec for axis in axes}))
-    return total(parts)
 
 
 def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
     """Forward, loss, backward and update, each with the largest working sets of its operations."""
     table = view.table
-    gradients = _leaves(table, view.rules.storage_of_gradients, table.parameters)
+    gradients = view.leaf_bytes(view.rules.storage_of_gradients, table.parameters)
     stacks = tuple(leaf for leaf in table.parameters if any(table.dims[d].name == LAYERS for d in leaf.dims))
-    of_layers = _leaves(table, view.rules.storage_of_gradients, stacks)
+    of_layers = view.leaf_bytes(view.rules.storage_of_gradients, stacks)
     accumulators = gradients.times(accumulating=1)
     on_device = view.cut.on_device
     stacked = total([view.stacked(v) for v in on_device if table.values[v].copies > 1])
@@ -78,7 +65,7 @@ def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
     resident = frozenset(
         {i for i, value in enumerate(table.values) if value.kind == "parameter"} | {*on_device, *view.cut.inside}
     )
-    casts = without_pipeline(_cast_weights(view)) if scheduler.hoists_casts else Terms()
+    casts = unless("pipelining", _cast_weights(view)) if scheduler.hoists_casts else Terms()
     held, rows = _stage_weights(view), pipelined_rows(view)
     compute_bytes = min((table.values[value].itemsize for value in _casts(view)), default=ADDED_UP_BYTES)
     moments = []

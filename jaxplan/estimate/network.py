@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxplan.errors import JaxplanError
+from jaxplan.estimate.exchange import HOST_COPY
 from jaxplan.machine.collectives import seconds
 from jaxplan.machine.links import Links
 from jaxplan.machine.placement import Placement, place
@@ -57,10 +58,20 @@ class Network:
         """The prices of collectives, given as (kind, axes), on every mesh."""
         for kind, axes in collectives:
             if (kind, axes) not in self._lines:
-                lines = [_line(kind, axes, placement) for placement in self.placements]
+                lines = [self._line(kind, axes, placement) for placement in self.placements]
                 self._lines[kind, axes] = np.array(lines)
         columns = np.array([self._lines[key] for key in collectives]).reshape(-1, len(self.placements), 4)
         return Prices(*columns.transpose(2, 1, 0))
+
+
+    def _line(
+        self, kind: str, axes: tuple[str, ...], placement: Placement | None
+    ) -> tuple[float, float, float, float]:
+        """Start, slope, ideal slope, and whether anything moves."""
+        if kind != HOST_COPY:
+            return _line(kind, axes, placement)
+        rate = self.machine.device_host_bytes_per_s
+        return (0.0, 1 / rate, 1 / rate, 1.0) if rate else (0.0, 0.0, 0.0, 0.0)
 
 
 def _line(kind: str, axes: tuple[str, ...], placement: Placement | None) -> tuple[float, float, float, float]:

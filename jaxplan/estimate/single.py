@@ -27,9 +27,11 @@ def estimate_plan(plan: Plan, table: Table) -> Estimate:
 
 def prepared(plan: Plan, table: Table) -> tuple[Estimator, np.ndarray]:
     """The estimator of a plan's rules and rematerialization, and the plan's variables, float [1, variables]."""
-    view = View(table, plan.rules, policy_cut(table, policy(plan.remat)), plan.context_attention)
+    view = View(table, plan.rules, policy_cut(table, policy(plan.remat)))
     sizes = tuple(plan.size(axis) for axis in AXES)
-    variables = rows(sizes, plan.microbatches, plan.loss_chunks, pipeline_of(plan))
+    ulysses = plan.context_attention == "ulysses"
+    counts = plan.microbatches, plan.loss_chunks
+    variables = rows(sizes, *counts, pipeline_of(plan), ulysses, plan.offload_optimizer)
     return Estimator(view, plan.machine, plan.workload.hot_expert_factor), variables
 
 

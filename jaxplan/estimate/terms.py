@@ -22,11 +22,12 @@ from jaxplan.plan.sharding import AXES
 #: follow each other through stages (1 where there are none), `loss_chunks`; `bubble`: time of a pipeline over the time
 #: of its work, `ticks`: messages between stages (0 without stages), `in_flight`: microbatches of whose layers a stage
 #: keeps the residuals; 1 or 0: `accumulating` (several microbatches are accumulated), `chunked` (several loss chunks),
-#: `pipelining` (several stages).
+#: `pipelining` (several stages), `ulysses` (attention exchanges heads for sequence, not a ring), `offloaded` (the
+#: optimizer's state lies in the host's memory).
 VARIABLES: tuple[str, ...] = (
     *AXES,
     *("microbatches", "pipelined", "loss_chunks", "bubble", "ticks", "in_flight"),
-    *("accumulating", "chunked", "pipelining"),
+    *("accumulating", "chunked", "pipelining", "ulysses", "offloaded"),
 )
 _PLACE = {name: i for i, name in enumerate(VARIABLES)}
 Exponents = tuple[int, ...]
@@ -43,7 +44,12 @@ def exponents(**powers: int) -> Exponents:
 
 
 def rows(
-    sizes: ArrayLike, microbatches: ArrayLike, loss_chunks: ArrayLike, pipeline: Pipeline | None = None
+    sizes: ArrayLike,
+    microbatches: ArrayLike,
+    loss_chunks: ArrayLike,
+    pipeline: Pipeline | None = None,
+    ulysses: ArrayLike = 0,
+    offloaded: ArrayLike = 0,
 ) -> Float[np.ndarray, "plans variables"]:
     """The variables of plans, one row a plan.
 
@@ -51,6 +57,7 @@ def rows(
         sizes: [plans, axes], the sizes of `AXES`.
         microbatches, loss_chunks: [plans].
         pipeline: what plans with stages add; None where no plan has any.
+        ulysses, offloaded: [plans], 1 or 0.
     """
     sizes = np.atleast_2d(np.asarray(sizes))
     micro, chunks = np.atleast_1d(np.asarray(microbatches)), np.atleast_1d(np.asarray(loss_chunks))
@@ -62,9 +69,8 @@ def rows(
     whole = np.where(staged, 1, micro)
     figures = [np.where(staged, pipeline.bubble, 1), np.where(staged, pipeline.ticks, 0)]
     figures.append(np.where(staged, pipeline.in_flight, 1))
-    return np.column_stack(
-        [sizes, whole, np.where(staged, micro, 1), chunks, *figures, whole > 1, chunks > 1, staged]
-    ).astype(float)
+    flags = [whole > 1, chunks > 1, staged, *(np.broadcast_to(flag, len(sizes)) for flag in (ulysses, offloaded))]
+    return np.column_stack([sizes, whole, np.where(staged, micro, 1), chunks, *figures, *flags]).astype(float)
 
 
 @dataclass(frozen=True)
@@ -117,9 +123,9 @@ def total(parts: Sequence[Terms]) -> Terms:
     return out
 
 
-def without_pipeline(cost: Terms) -> Terms:
-    """The cost of plans with one stage; none where there are several."""
-    return cost + cost.times(pipelining=1) * -1.0
+def unless(flag: str, cost: Terms) -> Terms:
+    """The cost of plans that do not have the flag (a variable that is 1 or 0); none of those that do."""
+    return cost + cost.times(**{flag: 1}) * -1.0
 
 
 @dataclass(frozen=True)

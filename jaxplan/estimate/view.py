@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from jaxplan.estimate.terms import Terms
+from jaxplan.estimate.terms import Terms, total
 from jaxplan.plan.sharding import AXES, Rules
 from jaxplan.workload.cut import LAYERS, Cut
-from jaxplan.workload.table import DimIds, Operation, Phase, Table
+from jaxplan.workload.table import DimIds, Leaf, Operation, Phase, Table
 
 Owners = dict[str, int]     # mesh axis -> id of the dim that it shards
 IN_LAYERS = tuple(axis for axis in AXES if axis != "stage")
@@ -30,13 +30,10 @@ class View:
 
     Inside of the loop over layers the axis `stage` holds layers and shards nothing else; outside of it a stage is one
     more part of the batch.
-
-    Args:
-        context: how attention sees all keys (`plan.plan.CONTEXT_ATTENTION`).
     """
 
-    def __init__(self, table: Table, rules: Rules, cut: Cut, context: str = "ring") -> None:
-        self.table, self.rules, self.cut, self.context = table, rules, cut, context
+    def __init__(self, table: Table, rules: Rules, cut: Cut) -> None:
+        self.table, self.rules, self.cut = table, rules, cut
         self.names = [dim.name for dim in table.dims]
         self._owners: dict[tuple[DimIds, bool], Owners] = {}
 
@@ -100,7 +97,7 @@ class View:
 
     @cached_property
     def places(self) -> dict[int, int]:
-        """For each dim the one along whose shards it lies: an expert's places lie where the tokens of their group do."""
+        """For each dim the one along whose shards it lies: an expert's places lie where their group's tokens do."""
         seq = next((i for i, name in enumerate(self.names) if name == "seq"), None)
         return {i: seq if name in ("slot", "room") and seq is not None else i for i, name in enumerate(self.names)}
 
@@ -134,6 +131,15 @@ class View:
             for other in self.table.operations
             if "chunk" in other.scope and other.kind == "matmul"
         )
+
+    def leaf_bytes(self, rules: Rules, leaves: Iterable[Leaf]) -> Terms:
+        """Bytes of arrays on one device, as their PartitionSpecs under these rules store them."""
+        parts = []
+        for leaf in leaves:
+            spec = rules.spec(leaf.shape, self.names, AXES)
+            nbytes = self.table.elements(leaf.dims) * leaf.itemsize
+            parts.append(Terms.one(nbytes, **{axis: -1 for axes in spec for axis in axes}))
+        return total(parts)
 
     def live(self, value: int, without: Iterable[str] = ()) -> Terms:
         """Bytes of one copy of a value on one device while one microbatch runs.

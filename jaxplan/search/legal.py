@@ -17,12 +17,13 @@ STORED_OVER = ("fsdp", "context", "expert", "stage")
 
 @dataclass(frozen=True)
 class RuleSet:
-    """The decisions that change the rules: what is sharded over `data`, and how the sequence is."""
+    """Decisions that go with the mesh: what lies over `data`, how the sequence does, where the optimizer's state is."""
 
     zero1: bool
     sequence_sharding: bool
     zero2: bool = False
     context: str = "ring"
+    offload_optimizer: bool = False
 
     def rules(self, workload: Workload) -> Rules:
         """The rules of this set, over all axes."""
@@ -32,14 +33,19 @@ class RuleSet:
         return standard_rules(self.sequence_sharding, self.zero1, self.zero2, experts, latent)
 
 
-def rule_sets(workload: Workload) -> tuple[RuleSet, ...]:
-    """All sets that make a difference to some mesh."""
+def rule_sets(workload: Workload, host: bool) -> tuple[RuleSet, ...]:
+    """All sets that make a difference to some mesh.
+
+    Args:
+        host: also those that keep the optimizer's state in the host's memory.
+    """
     zeros = ((False, False), (True, False), (True, True))
     plain = [RuleSet(z1, s, z2) for z1, z2 in zeros for s in (True, False)]
     if workload.model is None:
         return tuple(plain)
-    others = [c for c in CONTEXT_ATTENTION if c != "ring"]
-    return (*plain, *(RuleSet(z1, True, z2, c) for z1, z2 in zeros for c in others))
+    others = [RuleSet(z1, True, z2, c) for z1, z2 in zeros for c in CONTEXT_ATTENTION if c != "ring"]
+    offloaded = [RuleSet(z1, True, z2, offload_optimizer=True) for z1, z2 in zeros] if host else []
+    return (*plain, *others, *offloaded)
 
 
 def mesh_reason(of: Mapping[str, int], workload: Workload, limits: Mapping[str, int]) -> str:

@@ -51,8 +51,7 @@ class Progress:
 
     @cached_property
     def roles(self) -> np.ndarray:
-        """Which of tensor, context, expert and stage a candidate has, one bit each: what estimates are wrong about differs
-        by it most."""
+        """Which of tensor, context, expert, stage a candidate has, one bit each: estimates err alike by it."""
         axes = enumerate(("tensor", "context", "expert", "stage"))
         return sum((self.ranking.space.size_of(axis) > 1) * 2**i for i, axis in axes)
 

@@ -90,15 +90,18 @@ def rank(space: Space, table: Table, machine: Machine) -> Ranking:
         raise InputError(f"{table.name}: {error}", suggestion=suggestion) from error
     network = Network(machine, space.meshes)
     found = np.full((len(space), 4), np.inf)
-    estimators = {}
+    estimators, made = {}, {}
     cuts = [policy_cut(table, policy(name)) for name in space.policies]
     for r, rules in enumerate(space.rule_sets):
         for p, kept in enumerate(cuts):
             rows = np.flatnonzero((space.rules == r) & (space.policy == p))
             if not len(rows):
                 continue
-            view = View(table, rules.rules(space.workload), kept, rules.context)
-            estimators[r, p] = estimator = Estimator(view, machine, space.workload.hot_expert_factor)
+            key = rules.rules(space.workload).to_json(), p
+            if str(key) not in made:    # sets that lay out alike are told apart by their variables
+                view = View(table, rules.rules(space.workload), kept)
+                made[str(key)] = Estimator(view, machine, space.workload.hot_expert_factor)
+            estimators[r, p] = estimator = made[str(key)]
             for part in np.array_split(rows, -(-len(rows) // AT_ONCE)):
                 found[part] = estimator.totals(space.variables(part), space.mesh[part], network)
     return Ranking(space, machine, estimators, network, *found.T)

@@ -68,7 +68,10 @@ class Space:
         """`estimate.terms.VARIABLES` of some plans (of all), float [plans, variables]."""
         sizes, micro = self.sizes[self.mesh[which]], self.microbatches[which]
         found = pipelines(self.schedules, self.schedule[which], sizes[:, STAGE], micro, self.repeats[which])
-        return rows(sizes, micro, self.loss_chunks[which], found)
+        rules = self.rules[which]
+        ulysses = np.array([rule_set.context == "ulysses" for rule_set in self.rule_sets])[rules]
+        offloaded = np.array([rule_set.offload_optimizer for rule_set in self.rule_sets])[rules]
+        return rows(sizes, micro, self.loss_chunks[which], found, ulysses, offloaded)
 
     def plan(self, index: int, machine: Machine, workload: Workload, attention: str, flags: Mapping) -> Plan:
         """One candidate as a plan."""
@@ -86,6 +89,7 @@ class Space:
             zero2=rules.zero2,
             sequence_sharding=rules.sequence_sharding,
             context_attention=rules.context,
+            offload_optimizer=rules.offload_optimizer,
             schedule=self.schedules[self.schedule[index]],
             repeats=int(self.repeats[index]),
             compiler_flags=flags,
@@ -108,7 +112,8 @@ def enumerate_space(
     Raises:
         InputError: the batch cannot be divided over the machine in any way.
     """
-    building = _Building(workload, dim_sizes(table), tuple(schedules))
+    host = machine.device_host_bytes_per_s is not None
+    building = _Building(workload, dim_sizes(table), tuple(schedules), host)
     for sizes in meshes(machine.devices, searched_axes(workload, building.limits)) if only is None else only:
         building.add(sizes)
     if not building.parts:
@@ -119,10 +124,12 @@ def enumerate_space(
 class _Building:
     """A space on its way."""
 
-    def __init__(self, workload: Workload, limits: Mapping[str, int], schedules: tuple[str, ...]) -> None:
+    def __init__(
+        self, workload: Workload, limits: Mapping[str, int], schedules: tuple[str, ...], host: bool
+    ) -> None:
         self.workload, self.limits, self.schedules = workload, limits, schedules
-        self.policies = tuple(policies_of(workload, groups=True))
-        self.rule_sets = rule_sets(workload)
+        self.policies = tuple(policies_of(workload, groups=True, host=host))
+        self.rule_sets = rule_sets(workload, host)
         self.rejected: Counter[str] = Counter()
         self.meshes: list[Sizes] = []
         self.parts: list[np.ndarray] = []

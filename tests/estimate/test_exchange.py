@@ -50,12 +50,13 @@ def table():
 
 def found(method="ring", pipeline=None, micro=1, **sizes):
     """{(kind, axis, phase): (bytes, executions)} of one step."""
-    view = View(table(), standard_rules(True, False), Cut((), ()), method)
-    variables = rows(sizes_in_order(sizes), micro, 1, pipeline)
+    view = View(table(), standard_rules(True, False), Cut((), ()))
+    variables = rows(sizes_in_order(sizes), micro, 1, pipeline, method == "ulysses")
     out = {}
     for (kind, axes, phase, _), nbytes, count in exchanges(view):
         if all(sizes.get(axis, 1) > 1 for axis in axes):
-            out[kind, axes[0], phase] = (float(nbytes.at(variables)[0]), float(count.at(variables)[0]))
+            figures = (float(nbytes.at(variables)[0]), float(count.at(variables)[0]))
+            out |= {(kind, axes[0], phase): figures} if any(figures) else {}
     return out
 
 
