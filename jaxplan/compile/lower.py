@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxplan.compile import reading
 from jaxplan.compile.environment import Platform, available, versions
-from jaxplan.compile.evidence import Donation, Evidence, Memory, Tier
+from jaxplan.compile.evidence import Donation, Evidence, Tier
+from jaxplan.compile.holdings import bytes_on_host, local_bytes, memory_of, with_kinds
 from jaxplan.compile.job import captured_stderr
 from jaxplan.compile.target import mesh
 from jaxplan.machine.placement import Placement, place
@@ -140,14 +141,15 @@ def _compiled(
     with stages.stage("compile"), _dump(buffers) as dump:
         compiled = _compile(lowered, {**_options(plan, about.platform), **dump})
         alive, assigned = reading.peak(dump["xla_dump_to"]) if dump else ((), None)
-    memory = _with_kinds(replace(memory_of(compiled, about.platform), assigned_bytes=assigned), step)
+    moved = bytes_on_host(plan, step)
+    memory = with_kinds(replace(memory_of(compiled, about.platform, moved), assigned_bytes=assigned), step, moved)
     unused = tuple(str(w.message).partition("\n")[0] for w in caught if "donated" in str(w.message))
     with stages.stage("read"):
         about = replace(about, memory=memory, buffers=alive)
         evidence = reading.read(about, compiled.as_text(), plan, placement)
     evidence = replace(
         evidence,
-        donation=Donation(local_bytes(step.abstract_state), memory.alias_bytes, unused),
+        donation=Donation(local_bytes(step.abstract_state) - moved, memory.alias_bytes, unused),
         output_shardings=wrong_shardings(compiled.output_shardings[0], step.abstract_state),
         partitioner=partitioner(),
     )
@@ -196,47 +198,6 @@ def _init(plan: Plan, step: TrainStep, platform: Platform) -> Any:
 
     key = jax.eval_shape(lambda: jax.random.key(0))
     return step.init.lower(key).compile(compiler_options=_options(plan, platform) or None)  # type: ignore
-
-
-def memory_of(compiled: Any, platform: Platform) -> Memory:
-    """What XLA's memory analysis says of one device."""
-    found = compiled.memory_analysis()
-    return Memory(
-        platform,
-        found.argument_size_in_bytes,
-        found.output_size_in_bytes,
-        found.alias_size_in_bytes,
-        found.temp_size_in_bytes,
-        getattr(found, "peak_memory_in_bytes", 0),
-        found.host_temp_size_in_bytes + found.host_argument_size_in_bytes,
-        getattr(found, "total_allocation_bytes", None),
-    )
-
-
-def local_bytes(tree: Any) -> int:
-    """Bytes of one device's shards of a tree of abstract arrays."""
-    import math
-
-    import jax
-
-    return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for leaf in jax.tree.leaves(tree)
-    )
-
-
-def _with_kinds(memory: Memory, step: TrainStep) -> Memory:
-    """The memory by kind: the state's shards as declared, padding with the batch, the rest as it comes."""
-    parameters = local_bytes(step.abstract_state.params)
-    optimizer = local_bytes(step.abstract_state.optimizer)
-    kinds = {
-        "parameters": parameters,
-        "optimizer": optimizer,
-        "batch": memory.argument_bytes - parameters - optimizer,
-        "outputs": memory.output_bytes - memory.alias_bytes,
-    }
-    kinds["temporaries"] = memory.total_bytes - sum(kinds.values())
-    return replace(memory, by_kind=kinds)
 
 
 def wrong_shardings(got: Any, requested: Any) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Arrays in the memory of a device's host, between the moments at which the device computes with them.
 
 The two kinds of memory bear JAX's names. The host's own backend knows both and has one memory: there nothing moves, and
-its figures count everything as the device's. Devices that a CUDA compiler has only described know no kinds (jax 0.10.2):
+its figures count everything as the device's. Devices that a CUDA compiler has only described know none (jax 0.10.2):
 a sharding's kind is dropped there without a word, and what the program itself moves decides where its state lies.
 """
 
@@ -30,15 +30,18 @@ def offloaded(transform: optax.GradientTransformation) -> optax.GradientTransfor
     """The optimizer whose state lies in the host's memory between two updates (Ren et al. 2021, arXiv:2101.06840).
 
     An update fetches the state and puts it back, array by array, so that XLA may move one while it computes with
-    another. Unlike in that paper the device computes the update. `init` is the optimizer's own: where its result lies is
-    decided by the shardings that it is jitted with.
+    another. Unlike in that paper the device computes the update. Shapes are to be asked of `transform` itself: moving
+    needs arrays.
     """
+
+    def init(params: Tree) -> Tree:
+        return _moved(transform.init(params), jax.memory.Space.Host)
 
     def update(updates: Tree, state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
         updates, state = transform.update(updates, _moved(state, jax.memory.Space.Device), params)
         return updates, _moved(state, jax.memory.Space.Host)
 
-    return optax.GradientTransformation(transform.init, update)
+    return optax.GradientTransformation(init, update)
 
 
 def _moved(tree: Tree, space: jax.memory.Space) -> Tree:

@@ -106,7 +106,7 @@ def build(plan: Plan, mesh: Mesh | None = None, *, impose: bool = True) -> Train
     return TrainStep(
         _step(gradients, update, shards),
         gradients,
-        _init(model, transform, shards),
+        _init(model, update, shards),
         TrainState(
             shards.abstract(abstract.params, shards.params), shards.abstract(abstract.optimizer, shards.optimizer)
         ),
