@@ -239,7 +239,7 @@ def _record(file: PlanFile) -> PlanRecord:
         offload_optimizer=file.offload_optimizer,
         compiler_flags=file.compiler_flags,
     )
-    known = policies_of(file.workload)
+    known = policies_of(file.workload, groups=True, host=True)
     if file.remat not in known:
         raise ValueError(f"remat must be one of {', '.join(known)}, got {file.remat!r}")
     return PlanRecord(
