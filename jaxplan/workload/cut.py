@@ -42,7 +42,8 @@ class Cut:
     def copies(self, table: Table, value: int) -> int:
         """How many of a saved value there are when the forward pass is over."""
         copies = table.values[value].copies
-        return copies // self.group if copies > 1 else copies
+        # a router's choices bear a tag and are kept of every layer, inputs bear none
+        return copies // self.group if copies > 1 and not table.values[value].tag else copies
 
     @property
     def on_device(self) -> tuple[int, ...]:
@@ -64,10 +65,11 @@ def policy_cut(table: Table, policy: Policy) -> Cut:
 
 
 def _cut_of_groups(table: Table, policy: Policy) -> Cut:
-    block = cut(table, policy.inside)
-    inside = tuple(value for value in block.saved if table.values[value].copies > 1)
+    saved, block = cut(table, NOTHING).saved, cut(table, policy.inside)
+    tagged = {value for value in saved if table.values[value].tag}
+    inside = tuple(value for value in block.saved if table.values[value].copies > 1 and value not in tagged)
     again = tuple(i for i, op in enumerate(table.operations) if op.phase == "forward" and LAYERS in op.scope)
-    return Cut(cut(table, NOTHING).saved, block.recomputed, group=policy.group, inside=inside, again=again)
+    return Cut(saved, block.recomputed, group=policy.group, inside=inside, again=again)
 
 
 def _inputs(table: Table, saved: Iterable[int]) -> set[int]:

@@ -9,7 +9,7 @@ from jaxplan.workload.cut import Cut, cut, policy_cut
 from jaxplan.workload.decoder import loss_function
 from jaxplan.workload.program import trace
 from jaxplan.workload.shape import ModelShape
-from jaxplan.workload.table import Table
+from jaxplan.workload.table import Dim, Operation, Read, Table, Value
 
 LLAMA = ModelShape("llama", layers=4, embed=64, mlp=160, heads=8, kv_heads=4, head_dim=16, vocab=384)
 SHAPES = {
@@ -84,6 +84,19 @@ def test_inputs_that_are_kept_are_those_of_jax(shape: ModelShape, plain: Table, 
     found = policy_cut(plain, POLICIES[policy])
     assert stacked == [(shape.layers // found.group, *stream)]
     assert [found.copies(plain, v) for v in found.saved if plain.values[v].copies > 1] == [stacked[0][0]]
+
+
+def test_what_a_router_chose_is_kept_of_every_layer() -> None:
+    """One layer of 4, by hand: route = choose(x); y = x @ w read backward, and route as well."""
+    x, route, w, y = range(4)
+    dims, whole = ((0,),), {"times": 4, "scope": ("layers",)}
+    made = (Operation("dot", "matmul", "forward", 8.0, (Read(x, dims), Read(w, dims)), (y,), (0,), **whole),)
+    made = (Operation("max", "reduce", "forward", 0.0, (Read(x, dims),), (route,), (0,), **whole), *made)
+    values = (Value(dims, 2, copies=4), Value(dims, 4, copies=4, tag="route"), Value(dims, 2, "parameter"))
+    plain = Table((Dim("batch", 8),), (*values, Value(dims, 2, copies=4)), made, (x, route, y), (), (), (), {})
+    found = policy_cut(plain, POLICIES["every-2"])
+    assert [(v, found.copies(plain, v)) for v in found.saved] == [(x, 2), (route, 4)]
+    assert found.inside == (x,) and found.again == (0, 1) and found.recomputed == (1,)
 
 
 def test_keeping_everything_recomputes_nothing(plain: Table) -> None:
