@@ -3,9 +3,9 @@
 Tokens are sorted by expert, exchanged over the axis `expert`, and multiplied in groups, one an expert (Gale et al.
 2022, arXiv:2211.15841, section 5: no token is dropped and no group padded to another's size). How many arrive is known
 when they do: the exchange is `ragged_all_to_all`, and where that does not exist (CPU) an all-to-all padded to the most
-that can come. Either way a device has room for every token of every device that shares its experts, n times its own. That
-room is not kept for the backward pass: its kernel makes it again, exchange included, so that it exchanges four times
-where the forward one does twice.
+that can come. Either way a device has room for every token of every device that shares its experts, n times its own.
+That room is not kept for the backward pass: its kernel makes it again, exchange included, so that it exchanges four
+times where the forward one does twice.
 
 With tensor axes the sequence is gathered first: each of them exchanges all tokens of its rows.
 
