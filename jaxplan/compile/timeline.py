@@ -33,7 +33,7 @@ from jaxplan.machine.topology import Machine
 HOST_MEMORY_SPACE = 5
 # Kinds without a formula of their own run at the rates of their nearest relative.
 _LIKE = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
-_COPIES = "copies"
+_COPIES, _HOST = "copies", "host transfers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class StepTime:
         value_s, low_s, high_s: as the module's text says; low_s <= value_s <= high_s.
         ledger: compute by kind and exposed communication by axes; adds up to value_s.
         communication: every collective's time by kind and axes, hidden or not.
-        host_bytes: bytes copied between host and device; their time is not counted, for want of a rate.
+        host_bytes: bytes copied between host and device; their time is counted where the chip's link to its host is
+            known.
         uncovered: custom calls whose work is not known -> how many of them.
         unknown_trip_counts: loops counted as one trip; with any, all times are lower bounds.
     """
@@ -139,6 +140,10 @@ class _Span:
         return sum(self.ledger.values())
 
 
+def _touches_host(instruction: Instruction) -> bool:
+    return any(shape.memory_space == HOST_MEMORY_SPACE for shape in instruction.shapes)
+
+
 @dataclass
 class _Pending:
     """A transfer under way: when it ends, and what its wait is called."""
@@ -198,12 +203,11 @@ class _Walk:
             inner, times = self._nested(instruction)
             span.add(inner, times)
             return now + times * inner.duration
-        if opcode in ("copy-start", "slice-start"):
+        if opcode in ("copy-start", "slice-start") or (opcode.endswith("-start") and _touches_host(instruction)):
             self._start_copy(span, now, free, copies, instruction)
             return now
-        if opcode in ("copy-done", "slice-done"):
-            pending = copies.pop(instruction.operand_names[0], None)
-            return self._wait(span, now, pending) if pending is not None else now
+        if opcode.endswith("-done") and (pending := copies.pop("".join(instruction.operand_names[:1]), None)):
+            return self._wait(span, now, pending)
         if opcode in FREE or opcode.endswith(("-start", "-done", "-update")):
             return now
         if communicates and opcode != "fusion":
@@ -265,16 +269,35 @@ class _Walk:
         copies: dict[str, _Pending],
         instruction: Instruction,
     ) -> None:
-        """A prefetch into on-chip memory runs beside compute; a copy to the host is only counted."""
-        moved = instruction.shapes[1 if instruction.opcode == "slice-start" else 0].nbytes
-        spaces = {shape.memory_space for shape in instruction.shapes}
-        if HOST_MEMORY_SPACE in spaces:
-            span.host_bytes += moved
+        """A prefetch into on-chip memory, or a transfer to or from the host's, runs beside compute."""
+        if _touches_host(instruction):
+            self._start_transfer(span, now, free, copies, instruction)
             return
+        moved = instruction.shapes[1 if instruction.opcode == "slice-start" else 0].nbytes
         time = moved / self._machine.device_hbm_bytes_per_s
         span.copies += time
         free[_COPIES] = max(now, free.get(_COPIES, 0.0)) + time
         copies[instruction.name] = _Pending(free[_COPIES], "exposed copies")
+
+    def _start_transfer(
+        self,
+        span: _Span,
+        now: float,
+        free: dict[str, float],
+        copies: dict[str, _Pending],
+        instruction: Instruction,
+    ) -> None:
+        """A transfer moves the array on the device's side: of a slice the host has the whole stack."""
+        moved = max((s.nbytes for s in instruction.shapes if s.memory_space != HOST_MEMORY_SPACE), default=0)
+        span.host_bytes += moved
+        rate = self._machine.device_host_bytes_per_s
+        if rate is None:
+            return
+        time = moved / rate
+        span.copies += time
+        span.links_low[_HOST] = span.links_low.get(_HOST, 0.0) + time
+        free[_HOST] = max(now, free.get(_HOST, 0.0)) + time
+        copies[instruction.name] = _Pending(free[_HOST], f"exposed {_HOST}")
 
     @staticmethod
     def _wait(span: _Span, now: float, pending: _Pending) -> float:

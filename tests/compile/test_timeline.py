@@ -113,6 +113,40 @@ def test_a_synchronous_collective_is_all_exposed():
     assert time.high_s == pytest.approx(time.value_s, rel=1e-9)
 
 
+def transfers(machine, cycles):
+    """Out: a slice into the host's stack of four; in: a whole array; between them compute of so many cycles."""
+    body = f"""%p = bf16[8] parameter(0)
+        %stack = f32[4,{ELEMENTS}]{{1,0:S(5)}} parameter(1)
+        %slice = f32[1,{ELEMENTS}] parameter(2)
+        %zero = s32[] constant(0)
+        %s = ((f32[4,{ELEMENTS}]{{1,0:S(5)}}, f32[1,{ELEMENTS}], s32[], s32[]), f32[4,{ELEMENTS}]{{1,0:S(5)}}, \
+u32[]) dynamic-update-slice-start(%stack, %slice, %zero, %zero)
+        %f = bf16[8] fusion(%p), kind=kLoop, calls=%fused, {CYCLES.format(cycles)}
+        %d = f32[4,{ELEMENTS}]{{1,0:S(5)}} dynamic-update-slice-done(%s)
+        %c = (f32[4,{ELEMENTS}], f32[4,{ELEMENTS}]{{1,0:S(5)}}, u32[]) copy-start(%d)
+        %e = f32[4,{ELEMENTS}] copy-done(%c)
+        ROOT %r = bf16[8] bitcast(%f)"""
+    return timeline(fixtures.program(body, FUSION), machine, place(machine, V5E_AXES))
+
+
+def test_transfers_to_and_from_the_host_take_the_links_time():
+    machine, _ = placed("v5e", V5E_AXES)
+    moved = 4 * ELEMENTS                                # of float32
+    out = moved / machine.chip.host_bytes_per_s         # the slice alone moves, not the stack that it is put into
+    time = transfers(machine, round(out / 2 * machine.chip.clock_hz))
+    assert time.host_bytes == 5 * moved
+    assert time.value_s == pytest.approx(5 * out, rel=1e-6)                 # the first half of the way out is hidden
+    assert {e.name: e.seconds for e in time.ledger}["exposed host transfers"] == pytest.approx(4.5 * out, rel=1e-6)
+    assert time.low_s == pytest.approx(5 * out, rel=1e-6) and time.high_s == pytest.approx(5.5 * out, rel=1e-6)
+
+
+def test_transfers_of_a_chip_whose_link_nobody_knows_are_counted_only():
+    machine, _ = placed("v5e", V5E_AXES)
+    silent = dataclasses.replace(machine, chip=dataclasses.replace(machine.chip, host_bytes_per_s=None))
+    time = transfers(silent, 1500)
+    assert time.host_bytes == 5 * 4 * ELEMENTS and [e.name for e in time.ledger] == ["memory-bound"]
+
+
 def test_collectives_on_the_same_links_queue_and_on_others_do_not():
     def two(second):
         return by_hand(
