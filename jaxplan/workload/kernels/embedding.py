@@ -56,7 +56,7 @@ def lookup(dtype: DTypeLike, layout: Layout | None = None) -> Lookup:
             return named(
                 "embed_backward", lambda ids, dx: jnp.zeros((rows, width), kind).at[ids].add(dx.astype(kind))
             )
-        local = rows // shards.size(shards.vocab_axes)
+        local = rows if shards.manual else rows // shards.size(shards.vocab_axes)
         return named(
             "embed_backward",
             lambda ids, dx, shards=shards: shards.backward(ids, dx, local, kind),
@@ -92,7 +92,7 @@ class _Shards:
     """
 
     def __init__(self, layout: Layout) -> None:
-        self.size = layout.size
+        self.size, self.manual = layout.size, layout.manual
         self.table, self.ids, self.stream = layout.spec(TABLE), layout.spec(IDS), layout.spec(STREAM)
         self.vocab_axes = layout.axes_of("vocab", TABLE)
         self.embed_axes = layout.axes_of("embed", TABLE)
