@@ -37,7 +37,7 @@ HOST_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitter
 
 def trace_job(workload: Mapping[str, Any]) -> dict:
     """The table of a workload's training step, unsharded and without rematerialization (`Table.to_json`)."""
-    from jaxplan.workload.decoder import loss_function
+    from jaxplan.workload.decoder import Kernels, loss_function
     from jaxplan.workload.optimizer import optimizer
     from jaxplan.workload.program import trace
 
@@ -50,6 +50,7 @@ def trace_job(workload: Mapping[str, Any]) -> dict:
         work.model,
         work.batch,
         work.seq,
+        kernels=Kernels(dispatch=work.dispatch, capacity_factor=work.capacity_factor),
         compute_dtype=work.compute_dtype,
         parameter_dtype=work.parameter_dtype,
     )
