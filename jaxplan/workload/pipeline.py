@@ -5,8 +5,8 @@ The layers' weights are gathered once a step, before the ticks; their gradients 
 and reduced once, after. At tick t stage s works on item n = t - s, which is microbatch n mod M in its repeat n div M:
 GPipe for R = 1 (Huang et al. 2019, arXiv:1811.06965, section 2.3), looped and breadth-first for R > 1 (Lamy-Poirier
 2022, arXiv:2211.05953, section 3); M R + p - 1 ticks. Activations go on by one stage a tick, from the last to the
-first, where they are the next repeat's input or a result. Bubbles compute on zeros or on what bubbles made: always
-finite, never part of a result, so that their cotangents are zeros.
+first, where they are the next repeat's input or a result. Bubbles compute on the first microbatch or on what bubbles
+made of it: finite where the model is, and never part of a result, so that their cotangents are zeros.
 
 Layers are stored stage by stage (`layer_order`): a stage's chunks are contiguous in its shard.
 """
@@ -140,7 +140,7 @@ class Pipeline:
             slot = lax.select(done >= 0, lax.rem(done, spare), spare)
             return (_put(queue, x, slot), x, sums), None
 
-        start = queue, _each(lambda a: jnp.zeros_like(a[0]), queue), sums
+        start = queue, _each(lambda a: lax.stop_gradient(a[0]), queue), sums
         (queue, _, _), _ = lax.scan(tick, start, jnp.arange(self.ticks))
 
         def scattered(queue: jax.Array) -> jax.Array:
@@ -181,10 +181,11 @@ _each = jax.tree.map        # of the arrays of a stream
 def _queued(x: jax.Array, microbatches: int) -> jax.Array:
     """Rows (b, ...) as microbatches (M + 1, b / M, ...): a microbatch is the minor factor of the rows.
 
-    So it has the same rows of the global batch whatever the mesh. The last slot is spare: bubbles read and write it.
+    So it has the same rows of the global batch whatever the mesh. The last slot is spare, with the first microbatch
+    for bubbles to read, and to write.
     """
     parts = jnp.swapaxes(x.reshape(x.shape[0] // microbatches, microbatches, *x.shape[1:]), 0, 1)
-    return jnp.pad(parts, [(0, 1), *[(0, 0)] * (parts.ndim - 1)])
+    return jnp.concatenate([parts, lax.stop_gradient(parts[:1])])
 
 
 def _unqueued(queue: jax.Array) -> jax.Array:

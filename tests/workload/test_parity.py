@@ -6,6 +6,7 @@ leaf of the gradients and for the losses of 20 steps: differences are relative t
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,6 @@ from jax.sharding import Mesh
 
 from jaxplan.machine import catalogue
 from jaxplan.plan.plan import Plan, mesh_axes
-from jaxplan.workload.decoder import loss_function
 from jaxplan.workload.pipeline import layer_order
 from jaxplan.workload.shape import ExpertShape, ModelShape, Workload
 from jaxplan.workload.step import TrainState, build
@@ -27,55 +27,73 @@ SHAPES = {shape.name: shape for shape in (DENSE, MIXED)}
 LOSS, GRADIENT, TRAINED = 1e-5, 1e-4, 1e-4
 
 
-def case(shape="dense", microbatches=1, remat="full", impose=True, **decisions):
-    sizes = {name: decisions.pop(name) for name in list(decisions) if isinstance(decisions[name], int)}
-    repeats = sizes.pop("repeats", 1)
-    flags = {name: bool(sizes.pop(name)) for name in ("zero1", "zero2") if name in sizes}
-    return shape, sizes, microbatches, remat, impose, {"repeats": repeats, **flags, **decisions}
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A mesh and the decisions beside it."""
 
+    sizes: dict[str, int]
+    microbatches: int = 1
+    shape: str = "dense"
+    remat: str = "full"
+    impose: bool = True
+    decisions: dict = dataclasses.field(default_factory=dict)
+
+    def __str__(self):
+        words = [f"{axis}{size}" for axis, size in self.sizes.items()]
+        words += [f"{name}={value}" for name, value in self.decisions.items()]
+        return "-".join([self.shape, *words, f"micro{self.microbatches}", self.remat, *["imposed"] * self.impose])
+
+    @functools.cached_property
+    def step(self):
+        work = Workload(SHAPES[self.shape], BATCH, SEQ, compute_dtype="float32")
+        machine, axes = catalogue.machine("2x4", "v5e", None), mesh_axes(self.sizes)
+        more = {"loss_chunks": 2, **self.decisions}
+        plan = Plan(machine, work, axes, self.remat, self.microbatches, "blockwise", **more)
+        devices = np.array(jax.devices()).reshape([axis.size for axis in axes])
+        return build(plan, Mesh(devices, [axis.name for axis in axes]), impose=self.impose)
+
+    def stored(self, tree):
+        """Leaves of stacked layers in the order in which the plan stores them."""
+        repeats = self.decisions.get("repeats", 1)
+        order = np.array(layer_order(SHAPES[self.shape].layers, self.sizes.get("stage", 1), repeats))
+
+        def put(path, leaf):
+            return leaf[order] if any(getattr(key, "key", None) == "layers" for key in path) else leaf
+
+        return jax.tree_util.tree_map_with_path(put, tree)
+
+
+CIRCULAR = {"schedule": "circular", "repeats": 2}
+ZERO1, ZERO2 = {"zero1": True}, {"zero1": True, "zero2": True}
+HSDP_TENSOR = {"data": 2, "fsdp": 2, "tensor": 2}
 
 COMBINATIONS = [
-    case(stage=2, data=4, microbatches=2),
-    case(stage=4, data=2, microbatches=4, remat="none"),
-    case(stage=8, microbatches=2),
-    case(stage=4, fsdp=2, microbatches=8),
-    case(stage=4, fsdp=2, microbatches=4, schedule="circular", repeats=2),
-    case(stage=2, tensor=2, fsdp=2, microbatches=4, remat="mlp"),
-    case(stage=2, tensor=2, data=2, microbatches=2, schedule="circular", repeats=4, remat="none"),
-    case(stage=2, context=2, fsdp=2, microbatches=2),
-    case(stage=2, context=2, tensor=2, microbatches=2, context_attention="ulysses"),
-    case("mixed", stage=2, expert=2, fsdp=2, microbatches=2),
-    case("mixed", stage=2, expert=4, microbatches=2, schedule="circular", repeats=2),
-    case(data=2, fsdp=2, tensor=2, microbatches=4),
-    case(data=8, microbatches=2, impose=False),
-    case(data=4, fsdp=2, microbatches=2, zero1=True),
-    case(data=2, fsdp=2, tensor=2, microbatches=4, zero1=True, zero2=True),
-    case(data=8, microbatches=2, zero1=True, zero2=True, remat="none"),
-    case(fsdp=8, microbatches=2, remat="none"),
-    case(data=2, context=2, fsdp=2, microbatches=2),
-    case("mixed", data=2, expert=2, fsdp=2, microbatches=2),
+    Case({"stage": 2, "data": 4}, 2),
+    Case({"stage": 4, "data": 2}, 4, remat="none"),
+    Case({"stage": 8}, 2),
+    Case({"stage": 4, "fsdp": 2}, 8),
+    Case({"stage": 4, "fsdp": 2}, 4, decisions=CIRCULAR),
+    Case({"stage": 2, "tensor": 2, "fsdp": 2}, 4, remat="mlp"),
+    Case({"stage": 2, "tensor": 2, "data": 2}, 2, remat="none", decisions={"schedule": "circular", "repeats": 4}),
+    Case({"stage": 2, "context": 2, "fsdp": 2}, 2),
+    Case({"stage": 2, "context": 2, "tensor": 2}, 2, decisions={"context_attention": "ulysses"}),
+    Case({"stage": 2, "expert": 2, "fsdp": 2}, 2, "mixed"),
+    Case({"stage": 2, "expert": 4}, 2, "mixed", decisions=CIRCULAR),
+    Case(HSDP_TENSOR, 4),
+    Case(HSDP_TENSOR, 4, remat="none", decisions=ZERO1),
+    Case(HSDP_TENSOR, 4, decisions=ZERO2),
+    Case({"data": 8}, 2, impose=False),
+    Case({"data": 8}, 2, remat="none", decisions=ZERO2),
+    Case({"data": 4, "fsdp": 2}, 2, decisions=ZERO1),
+    Case({"fsdp": 8}, 2, remat="none"),
+    Case({"data": 2, "context": 2, "fsdp": 2}, 2),
+    Case({"data": 2, "expert": 2, "fsdp": 2}, 2, "mixed"),
 ]
 TRAINED_TOGETHER = [
-    case(stage=4, fsdp=2, microbatches=4, schedule="circular", repeats=2),
-    case(data=2, fsdp=2, tensor=2, microbatches=4, zero1=True),
-    case(data=4, fsdp=2, microbatches=2, zero1=True, zero2=True),
+    Case({"stage": 4, "fsdp": 2}, 4, decisions=CIRCULAR),
+    Case(HSDP_TENSOR, 4, decisions=ZERO1),
+    Case({"data": 4, "fsdp": 2}, 2, decisions=ZERO2),
 ]
-
-
-def label(chosen):
-    shape, sizes, microbatches, remat, impose, more = chosen
-    words = [shape, *(f"{axis}{size}" for axis, size in sizes.items()), f"micro{microbatches}", remat]
-    words += [f"repeats{more['repeats']}"] if more["repeats"] > 1 else []
-    return "-".join([*words, *(name for name in ("zero1", "zero2") if more.get(name)), *["imposed"] * impose])
-
-
-def step_of(chosen):
-    shape, sizes, microbatches, remat, impose, more = chosen
-    work = Workload(SHAPES[shape], BATCH, SEQ, compute_dtype="float32")
-    machine, axes = catalogue.machine("2x4", "v5e", None), mesh_axes(sizes)
-    plan = Plan(machine, work, axes, remat, microbatches, "blockwise", loss_chunks=2, **more)
-    devices = np.array(jax.devices()).reshape([axis.size for axis in axes])
-    return build(plan, Mesh(devices, [axis.name for axis in axes]), impose=impose)
 
 
 def batch(number):
@@ -88,44 +106,29 @@ def batch(number):
 def alone(shape):
     """The step on one device: no mesh, no microbatches, nothing done again."""
     work = Workload(SHAPES[shape], BATCH, SEQ, compute_dtype="float32")
-    return build(Plan(_One(), work, mesh_axes({}), "none", 1, "blockwise"))
-
-
-class _One:
-    name, devices = "one device", 1
+    return build(Plan(SimpleNamespace(name="one device", devices=1), work, mesh_axes({}), "none", 1, "blockwise"))
 
 
 @functools.cache
 def expected(shape):
     """Parameters, loss and gradients of one device."""
-    model = loss_function(SHAPES[shape], BATCH, SEQ, compute_dtype=jnp.float32)
-    params = model.init(jax.random.key(0))
-    return jax.device_get((params, *jax.jit(jax.value_and_grad(model.loss))(params, batch(1))))
-
-
-def stored(tree, chosen):
-    """Leaves of stacked layers in the order in which the plan stores them."""
-    shape, sizes, *_, more = chosen
-    order = np.array(layer_order(SHAPES[shape].layers, sizes.get("stage", 1), more["repeats"]))
-
-    def put(path, leaf):
-        return leaf[order] if any(getattr(key, "key", None) == "layers" for key in path) else leaf
-
-    return jax.tree_util.tree_map_with_path(put, tree)
+    step = alone(shape)
+    params = step.init(jax.random.key(0)).params
+    return jax.device_get((params, *jax.jit(step.gradients)(params, batch(1))))
 
 
 def placed(tree, abstract):
     return jax.tree.map(lambda leaf, like: jax.device_put(leaf, like.sharding), tree, abstract)
 
 
-@pytest.mark.parametrize("chosen", COMBINATIONS, ids=label)
-def test_loss_and_every_gradient(chosen):
-    params, loss, grads = expected(chosen[0])
-    step = step_of(chosen)
-    held = placed(stored(params, chosen), step.abstract_state.params)
+@pytest.mark.parametrize("case", COMBINATIONS, ids=str)
+def test_loss_and_every_gradient(case):
+    params, loss, grads = expected(case.shape)
+    step = case.step
+    held = placed(case.stored(params), step.abstract_state.params)
     got_loss, got = jax.jit(step.gradients)(held, placed(batch(1), step.abstract_batch))
     assert float(got_loss) == pytest.approx(float(loss), rel=LOSS)
-    pairs = zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(stored(grads, chosen)), strict=True)
+    pairs = zip(jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(case.stored(grads)), strict=True)
     for (path, leaf), wanted in pairs:
         assert np.abs(np.asarray(leaf) - wanted).max() <= GRADIENT * np.abs(wanted).max(), path
 
@@ -148,10 +151,9 @@ def losses(step, state):
     return found
 
 
-@pytest.mark.parametrize("chosen", TRAINED_TOGETHER, ids=label)
-def test_twenty_updates(chosen):
-    state, wanted = trained(chosen[0])
-    step = step_of(chosen)
-    start = TrainState(*placed(stored(state, chosen), step.abstract_state))
-    assert losses(step, start) == pytest.approx(wanted, rel=TRAINED)
+@pytest.mark.parametrize("case", TRAINED_TOGETHER, ids=str)
+def test_twenty_updates(case):
+    state, wanted = trained(case.shape)
+    start = TrainState(*placed(case.stored(state), case.step.abstract_state))
+    assert losses(case.step, start) == pytest.approx(wanted, rel=TRAINED)
     assert wanted[-1] != pytest.approx(wanted[0], rel=TRAINED)      # something was learnt

@@ -1,5 +1,6 @@
 """The train step: one update whatever the mesh and the microbatches; state stored as the plan says."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -10,20 +11,24 @@ import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from jaxplan.compile.collectives import collectives
+from jaxplan.compile.hlo import parse
 from jaxplan.errors import InputError
-from jaxplan.plan.plan import MeshAxis, Plan
+from jaxplan.plan.plan import MeshAxis, Plan, mesh_axes
 from jaxplan.workload.optimizer import OPTIMIZERS, optimizer, state_dims
 from jaxplan.workload.shape import ModelShape, Workload
 from jaxplan.workload.step import build
+from jaxplan.workload.user import AS_WRITTEN, Reference
 
+PROGRAMS = Path(__file__).parent / "user_programs"
 TINY = ModelShape("tiny", layers=2, embed=32, mlp=64, heads=8, kv_heads=4, head_dim=8, vocab=64)
 
 
-def plan(sizes=(1, 1, 1), microbatches=1, zero1=False, remat="full", **work):
+def plan(sizes=(1, 1, 1), microbatches=1, zero1=False, remat="full", zero2=False, **work):
     axes = tuple(MeshAxis(n, s, n) for n, s in zip(("data", "fsdp", "tensor"), sizes, strict=True))
     machine = SimpleNamespace(devices=int(np.prod(sizes)), name="virtual CPU devices")
     workload = Workload(TINY, 16, 16, compute_dtype="float32", **work)
-    return Plan(machine, workload, axes, remat, microbatches, "blockwise", zero1, loss_chunks=2)
+    return Plan(machine, workload, axes, remat, microbatches, "blockwise", zero1, loss_chunks=2, zero2=zero2)
 
 
 def mesh(sizes):
@@ -103,6 +108,78 @@ def test_state_is_donated():
         for leaf in jax.tree.leaves(step.abstract_state)
     )
     assert analysis.alias_size_in_bytes >= state
+
+
+def over_data(step, sizes):
+    """Collectives of the compiled gradients along `data`, by kind: (executions, elements) of each."""
+    state = step.abstract_state.params, step.abstract_batch
+    module = parse(jax.jit(step.gradients).lower(*state).compile().as_text())
+    axes = dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))
+    found = {}
+    for one in collectives(module, axes):
+        if "data" in one.axes:
+            found.setdefault(one.kind, []).append((one.executions, one.nbytes // 4))
+    return found
+
+
+def shard(step):
+    """Elements of one device's shards of the parameters."""
+    leaves = jax.tree.leaves(step.abstract_state.params)
+    return sum(int(np.prod(leaf.sharding.shard_shape(leaf.shape))) for leaf in leaves)
+
+
+def test_gradients_are_reduced_over_data_once_a_step():
+    """Four microbatches of two layers, one all-reduce of every gradient and of the loss, in no loop."""
+    step = build(plan((2, 2, 2), microbatches=4), mesh((2, 2, 2)))
+    found = over_data(step, (2, 2, 2))
+    assert list(found) == ["all-reduce"]
+    assert {executions for executions, _ in found["all-reduce"]} == {1}
+    assert sum(elements for _, elements in found["all-reduce"]) == shard(step) + 1
+
+
+def test_gradients_are_scattered_over_data_once_a_step_where_the_optimizer_is():
+    step = build(plan((4, 2, 1), microbatches=2, zero1=True), mesh((4, 2, 1)))
+    found = over_data(step, (4, 2, 1))
+    norms = (2 * TINY.layers + 1) * TINY.embed
+    assert set(found) == {"all-reduce", "reduce-scatter"}
+    assert {executions for kind in found.values() for executions, _ in kind} == {1}
+    assert sum(elements for _, elements in found["all-reduce"]) == norms + 1
+    assert sum(elements for _, elements in found["reduce-scatter"]) == shard(step) - norms
+
+
+def test_gradients_lie_over_data_under_zero2():
+    """No more of them on a device than of the optimizer's state, whatever the microbatches."""
+    step = build(plan((2, 2, 2), microbatches=4, zero1=True, zero2=True), mesh((2, 2, 2)))
+    state = step.abstract_state.params, step.abstract_batch
+    kept = jax.jit(step.gradients).lower(*state).compile().output_shardings[1]
+    moments = step.abstract_state.optimizer[0].mu
+    for got, wanted in zip(jax.tree.leaves(kept), jax.tree.leaves(moments), strict=True):
+        assert got.is_equivalent_to(wanted.sharding, len(wanted.shape))
+    assert kept["layers"]["query"].spec == P(None, ("fsdp", "data"), "tensor")
+
+
+def test_users_programs_are_summed_once_too():
+    """A user's language model over replicas and microbatches, against one device."""
+    reference = Reference.parse(f"{PROGRAMS}/linen_lm.py:program")
+    work = Workload(None, 16, 32, reference=str(reference), program_hash=reference.digest())
+    plans = [
+        Plan(SimpleNamespace(devices=d, name="CPU"), work, mesh_axes(sizes), AS_WRITTEN, count, AS_WRITTEN)
+        for d, sizes, count in ((1, {}, 1), (8, {"data": 4, "fsdp": 2}, 2))
+    ]
+    alone, step = build(plans[0]), build(plans[1], mesh((4, 2, 1)))
+    assert {executions for executions, _ in over_data(step, (4, 2, 1))["all-reduce"]} == {1}
+    keys = iter(jax.random.split(jax.random.key(0), 64))
+    params = jax.tree.map(lambda p: 0.1 * jax.random.normal(next(keys), p.shape), alone.abstract_state.params)
+    ids = {n: jax.random.randint(jax.random.key(1), leaf.shape, 0, 16) for n, leaf in alone.abstract_batch.items()}
+    loss, grads = jax.jit(alone.gradients)(params, ids)
+    abstract = (step.abstract_state.params, step.abstract_batch)
+    held = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), (params, ids), abstract)
+    got_loss, got = jax.jit(step.gradients)(*held)
+    assert float(got_loss) == pytest.approx(float(loss), rel=1e-5)
+    # a leaf that is rounding alone (softmax does not see a key's bias) is compared at 1e-3 of the largest
+    floor = 1e-3 * max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(grads))
+    for leaf, wanted in zip(jax.tree.leaves(got), jax.tree.leaves(grads), strict=True):
+        assert np.abs(np.asarray(leaf) - np.asarray(wanted)).max() <= 1e-4 * max(np.abs(wanted).max(), floor)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
