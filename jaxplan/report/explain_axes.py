@@ -25,6 +25,20 @@ def axes_lines(report: ExplainReport, width: int) -> list[str]:
     return [*lines, *paragraph(_verdict(report), width)]
 
 
+def host_lines(report: ExplainReport, width: int) -> list[str]:
+    """What moves between a device and its host's memory."""
+    rate = report.plan.machine.device_host_bytes_per_s
+    rows = [
+        [f"{moved.kind} of {moved.what}", format_bytes(moved.nbytes), format_seconds(moved.seconds),
+         _exposed(moved.exposed_s, moved.seconds), "estimated"]
+        for moved in report.anatomy.moved
+        if not moved.axes
+    ]
+    if not rows or rate is None:
+        return []
+    return [f"Memory of the host, over a link of {rate / GB:.3g} GB/s a device", *columns(rows, width, right=(1, 2))]
+
+
 def _verdict(report: ExplainReport) -> str:
     """Whether the chattiest axes have the fastest links, which is how a mesh is laid on a machine."""
     mine = report.anatomy.estimate.value_s

@@ -22,6 +22,8 @@ DECISION_WORDS: Mapping[str, Callable[[Plan], str]] = {
     "zero": lambda plan: "zero2" if plan.zero2 else "zero1" if plan.zero1 else "no zero1",
     "sequence_sharding": lambda plan: "sequence sharding" if plan.sequence_sharding else "whole sequences",
     "context_attention": lambda plan: plan.context_attention,
+    "offload_optimizer": lambda plan: f"optimizer on the {'host' if plan.offload_optimizer else 'device'}",
+    "loss_chunks": lambda plan: f"{plan.loss_chunks} chunks of the loss",
     "schedule": lambda plan: plan.schedule if plan.repeats == 1 else f"{plan.schedule} x{plan.repeats}",
 }
 

@@ -30,6 +30,7 @@ def explain_json(report: ExplainReport) -> dict[str, Any]:
         "flops": _flops(report),
         "roofline": _roofline(report),
         "axes": [_axis(report, axis) for axis in report.anatomy.axes],
+        "host": _host(report),
         "memory_bytes": _memory(report),
         "pipeline": _pipeline(report),
         "bottleneck": {"entry": report.bottleneck[0], "share": report.bottleneck[1], "source": report.time.source},
@@ -85,6 +86,13 @@ def _axis(report: ExplainReport, axis: AxisUse) -> dict[str, Any]:
         "compiled": [asdict(entry) for entry in report.traffic_of(axis.name)] if report.compiled is not None else None,
         "elsewhere": [_trade(report, trade) for trade in axis.trades],
     }
+
+
+def _host(report: ExplainReport) -> dict[str, Any] | None:
+    """What moves between a device and its host's memory."""
+    moved = [asdict(line) for line in report.anatomy.moved if not line.axes]
+    rate = report.plan.machine.device_host_bytes_per_s
+    return {"source": "estimated", "bytes_per_s": rate, "copies": moved} if moved else None
 
 
 def _trade(report: ExplainReport, trade: Trade) -> dict[str, Any]:

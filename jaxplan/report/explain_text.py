@@ -8,7 +8,7 @@ from collections import Counter
 from jaxplan.plan.schedule import SCHEDULES
 from jaxplan.report.columns import columns, paragraph
 from jaxplan.report.explain import ExplainReport
-from jaxplan.report.explain_axes import axes_lines
+from jaxplan.report.explain_axes import axes_lines, host_lines
 from jaxplan.report.explain_changes import changes_lines, why_not_lines
 from jaxplan.report.words import count_words, decision_words, flops_words, sign
 from jaxplan.search.orders import Order
@@ -24,7 +24,7 @@ CLOSED = ("gpipe", "circular", "1f1b", "interleaved")   # their bubble: `estimat
 def explain_lines(report: ExplainReport, width: int) -> list[str]:
     """The whole text, no line wider than that where words can be folded."""
     lines = _head(report, width)
-    sections = (_time, _flops, _roofline, axes_lines, _memory, _pipeline)
+    sections = (_time, _flops, _roofline, axes_lines, host_lines, _memory, _pipeline)
     for section in (*sections, _bottleneck, changes_lines, why_not_lines, _notes):
         found = section(report, width)
         lines += ["", *found] if found else []
@@ -187,9 +187,9 @@ def _bottleneck(report: ExplainReport, width: int) -> list[str]:
     said = f"What limits it: {name}, {share:.0%} of the step ({report.time.source}): {_hint(report, name)}"
     waiting: dict[str, float] = {}
     for part in report.time.parts:
-        if part.name.startswith("exposed ") and part.name != "exposed copies":
-            axes = part.name.split()[1]
-            waiting[axes] = waiting.get(axes, 0.0) + part.amount / report.time.value_s
+        axes = part.name.split()[1:2]
+        if part.name.startswith("exposed ") and axes[0].split("+")[0] in report.plan.sizes:
+            waiting[axes[0]] = waiting.get(axes[0], 0.0) + part.amount / report.time.value_s
     if waiting:
         largest = sorted(waiting, key=lambda axes: -waiting[axes])[:SHOWN_WAITS]
         each = ", ".join(f"{axes} {waiting[axes]:.0%}" for axes in largest)
@@ -203,6 +203,8 @@ def _hint(report: ExplainReport, name: str) -> str:
     if name == "matmul":
         rate = f"{fraction:.0%} of the peak, as measured on this chip" if fraction < 1 else "the peak of the data sheet"
         return f"estimated at {rate}; only fewer FLOPs or more chips shorten it."
+    if name.startswith("exposed host"):
+        return "devices wait for the link to their host's memory: less on the host shortens it."
     if name.startswith("exposed "):
         return "devices wait for links: a smaller axis, faster links or another axis shorten it."
     return HINTS.get(name, "see the ledger above.")

@@ -28,7 +28,8 @@ class Moved:
     """One kind of collective over one set of mesh axes: of one step on one device.
 
     Attributes:
-        what: `weights`, `gradients`, `keys and values`, `activations`.
+        axes: none where it moves between a device and its host's memory.
+        what: `weights`, `gradients`, `keys and values`, `activations`, `optimizer's state`.
         exposed_s: what of `seconds` the device waits for; adds up with the others' to the ledger's exposed entries.
     """
 
@@ -111,6 +112,8 @@ def moved_by(found: Estimates, variables: np.ndarray, plan: Plan) -> tuple[Moved
 
 
 def _what(entry: Traffic) -> str:
+    if not entry.axes:      # between a device and its host's memory
+        return "activations" if entry.prefetchable else "optimizer's state"
     if not entry.prefetchable:
         return "activations"
     if entry.kind == "collective-permute":

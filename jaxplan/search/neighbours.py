@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from jaxplan.errors import InputError
+from jaxplan.estimate.single import estimate_plan
 from jaxplan.plan.plan import Plan
 from jaxplan.plan.sharding import AXES
 from jaxplan.search.dims import dim_sizes
@@ -17,7 +18,18 @@ from jaxplan.search.rank import MEMORY_MARGIN, rank
 from jaxplan.search.space import Space, enumerate_space
 from jaxplan.workload.table import Table
 
-DECISIONS = ("mesh", "remat", "microbatches", "zero", "sequence_sharding", "context_attention", "schedule")
+DECISIONS = (
+    "mesh",
+    "remat",
+    "microbatches",
+    "zero",
+    "sequence_sharding",
+    "context_attention",
+    "schedule",
+    "offload_optimizer",
+    "loss_chunks",
+)
+FOLLOWING = ("microbatches", "loss_chunks")     # of another mesh: what is best, and what follows
 Differences = Mapping[str, np.ndarray]      # of every candidate, by decision
 
 
@@ -58,15 +70,14 @@ def neighbours(plan: Plan, table: Table, memory_ratio: float = 1.0) -> tuple[Nei
     if not len(space):
         return ()
     ranking = rank(space, table, plan.machine)
-    needed = ranking.total_bytes * memory_ratio * (1 + MEMORY_MARGIN)
-    fits = ranking.placeable & (needed <= plan.machine.device_hbm_bytes)
+    most = plan.machine.device_hbm_bytes / (1 + MEMORY_MARGIN) / memory_ratio
     found = []
-    for row in _chosen(space, differs, ranking.value_s, fits, ranking.placeable):
+    for row in _chosen(space, differs, ranking.value_s, ranking.total_bytes <= most, ranking.placeable):
         changed = [name for name in DECISIONS if differs[name][row]]
         made = space.plan(row, plan.machine, plan.workload, plan.attention, plan.compiler_flags)
-        made = replace(made, offload_optimizer=plan.offload_optimizer)
-        costs = float(ranking.value_s[row]), float(ranking.total_bytes[row]), bool(fits[row])
-        found.append(Neighbour(changed[0], made, *costs, tuple(changed[1:])))
+        its = estimate_plan(made, table)        # as the plan itself is priced
+        also = tuple(name for name in changed[1:] if name != "loss_chunks")
+        found.append(Neighbour(changed[0], made, its.value_s, its.total_bytes, its.total_bytes <= most, also))
     return tuple(sorted(found, key=lambda neighbour: neighbour.value_s))
 
 
@@ -106,7 +117,15 @@ def differences(space: Space, plan: Plan) -> Differences:
         "sequence_sharding": of_rules("sequence_sharding") != plan.sequence_sharding,
         "context_attention": of_rules("context") != plan.context_attention,
         "schedule": (names != plan.schedule) | (space.repeats != plan.repeats),
+        "offload_optimizer": of_rules("offload_optimizer") != plan.offload_optimizer,
+        "loss_chunks": space.loss_chunks != plan.loss_chunks,
     }
+
+
+def part_of(space: Space, rows: np.ndarray) -> Space:
+    """The space of some candidates only, int [candidates], in that order."""
+    arrays = {f.name: getattr(space, f.name) for f in fields(space)}
+    return replace(space, **{name: array[rows] for name, array in arrays.items() if isinstance(array, np.ndarray)})
 
 
 def _near(plan: Plan, table: Table) -> Iterator[Sizes]:
@@ -136,16 +155,18 @@ def _primes(n: int) -> list[int]:
 
 
 def _few(space: Space, differs: Differences) -> tuple[Space, Differences]:
-    """The candidates that differ by one decision, and of another mesh those that keep as much as it allows."""
+    """The candidates that differ by one decision, and of another mesh those that keep as much as it allows.
+
+    Chunks of the loss follow from the other decisions, so that they are one only where nothing else differs.
+    """
     moved = differs["mesh"]
-    others = np.sum([differs[name] for name in DECISIONS if name not in ("mesh", "microbatches")], axis=0)
+    others = np.sum([differs[name] for name in DECISIONS if name not in ("mesh", *FOLLOWING)], axis=0)
     keeps = np.full(len(space.meshes), len(DECISIONS))
     np.minimum.at(keeps, space.mesh, others)
-    one = ~moved & (others + differs["microbatches"] == 1)
+    changed = others + differs["microbatches"]
+    one = ~moved & ((changed == 1) | ((changed == 0) & differs["loss_chunks"]))
     kept = np.flatnonzero(one | (moved & (others == keeps[space.mesh])))
-    arrays = {f.name: getattr(space, f.name) for f in fields(space)}
-    cut = {name: array[kept] for name, array in arrays.items() if isinstance(array, np.ndarray)}
-    return replace(space, **cut), {name: array[kept] for name, array in differs.items()}
+    return part_of(space, kept), {name: array[kept] for name, array in differs.items()}
 
 
 def _chosen(

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxplan.errors import InputError
 from jaxplan.estimate.ledger import Estimate
+from jaxplan.estimate.single import estimate_plan
 from jaxplan.plan.plan import BATCH_AXES, Plan
 from jaxplan.plan.remat import policies_of, policy
 from jaxplan.plan.schedule import SCHEDULES, reason
@@ -19,7 +20,7 @@ from jaxplan.search.asked import Asked
 from jaxplan.search.dims import dim_sizes
 from jaxplan.search.legal import RuleSet, mesh_reason, rules_reason
 from jaxplan.search.meshes import searched_axes
-from jaxplan.search.neighbours import differences, normal, sizes_of
+from jaxplan.search.neighbours import differences, normal, part_of, sizes_of
 from jaxplan.search.rank import AS_FAST, MEMORY_MARGIN, Ranking, rank
 from jaxplan.search.space import EXECUTABLE, Space, enumerate_space
 from jaxplan.search.why import binding_term
@@ -80,11 +81,13 @@ def why_not(asked: Asked, plan: Plan, estimate: Estimate, table: Table, memory_r
     unsearched = any(of[axis] > 1 for axis in set(AXES) - set(searched_axes(plan.workload, dim_sizes(table))))
     if not rows or unsearched:
         return WhyNot(asked, "illegal", illegal(of, asked, plan, table))
+    space = part_of(space, np.array(rows))
     ranking = rank(space, table, plan.machine)
     if ranking.network.illegal:
         return WhyNot(asked, "illegal", ranking.network.illegal[0], considered=len(rows))
-    row = _best(ranking, np.array(rows), memory_ratio)
-    return _compared(asked, _made(space, row, plan), ranking.estimate(row), plan, estimate, memory_ratio, len(rows))
+    row = _best(ranking, memory_ratio)
+    other = _made(space, row, plan)
+    return _compared(asked, other, estimate_plan(other, table), plan, estimate, memory_ratio, len(rows))
 
 
 def _made(space: Space, row: int, plan: Plan) -> Plan:
@@ -102,13 +105,11 @@ def _alike(rows: list[int], space: Space, plan: Plan) -> list[int]:
     return [row for row in rows if differs[row] == fewest]
 
 
-def _best(ranking: Ranking, rows: np.ndarray, memory_ratio: float) -> int:
+def _best(ranking: Ranking, memory_ratio: float) -> int:
     """The fastest that fits, else the smallest."""
-    needed = ranking.total_bytes[rows] * memory_ratio * (1 + MEMORY_MARGIN)
-    fitting = rows[needed <= ranking.machine.device_hbm_bytes]
-    if len(fitting):
-        return int(fitting[np.lexsort((ranking.total_bytes[fitting], ranking.value_s[fitting]))[0]])
-    return int(rows[ranking.total_bytes[rows].argmin()])
+    needed = ranking.total_bytes * memory_ratio * (1 + MEMORY_MARGIN)
+    order = ranking.order(fits=needed <= ranking.machine.device_hbm_bytes)
+    return int(order[0]) if len(order) else int(ranking.total_bytes.argmin())
 
 
 def _compared(
@@ -160,7 +161,7 @@ def broken_rule(of: Of, asked: Asked, plan: Plan, table: Table) -> str:
         or _rules(of, asked, plan, limits)
         or _steps(of, asked, plan, limits)
         or _policy(asked, plan)
-        or _host(asked)
+        or _host(asked, plan)
     )
 
 
@@ -171,6 +172,7 @@ def _rules(of: Of, asked: Asked, plan: Plan, limits: Mapping[str, int]) -> str:
         zero2=bool(given.get("zero2", False)),
         sequence_sharding=bool(given.get("sequence_sharding", True)),
         context=str(given.get("context_attention", "ring")),
+        offload_optimizer=bool(given.get("offload_optimizer", False)),
     )
     if rules.zero2 and given.get("microbatches") == 1:
         return "ZeRO-2 keeps no gradients where there is one microbatch"
@@ -196,7 +198,8 @@ def _steps(of: Of, asked: Asked, plan: Plan, limits: Mapping[str, int]) -> str:
 
 def _policy(asked: Asked, plan: Plan) -> str:
     name = str(asked.decisions.get("remat", ""))
-    if not name or name in policies_of(plan.workload, groups=True):
+    host = plan.machine.device_host_bytes_per_s is not None
+    if not name or name in policies_of(plan.workload, groups=True, host=host):
         return ""
     if plan.workload.model is None:
         return f"{plan.workload.name} checkpoints as it is written"
@@ -204,10 +207,15 @@ def _policy(asked: Asked, plan: Plan) -> str:
     if wanted.group > 1:
         return f"{name} needs layers in multiples of {wanted.group}"
     if wanted.offloaded:
-        return f"{name} keeps values in the host's memory, which is not searched"
+        return f"{name} keeps values in the host's memory: {_no_link(plan)}"
     return f"{name} is no policy of the reference decoder"
 
 
-def _host(asked: Asked) -> str:
-    wanted = asked.decisions.get("offload_optimizer")
-    return "an optimizer's state in the host's memory is not searched" if wanted else ""
+def _host(asked: Asked, plan: Plan) -> str:
+    if asked.decisions.get("offload_optimizer") and plan.machine.device_host_bytes_per_s is None:
+        return f"the optimizer's state cannot lie in the host's memory: {_no_link(plan)}"
+    return ""
+
+
+def _no_link(plan: Plan) -> str:
+    return f"the catalogue knows no link to it on {plan.machine.name}"
