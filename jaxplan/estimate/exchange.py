@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from jaxplan.estimate.offload import offload
 from jaxplan.estimate.terms import Terms, unless
 from jaxplan.estimate.view import Executed, View
 from jaxplan.workload.cut import LAYERS
@@ -118,15 +119,10 @@ def _stages(view: View) -> Iterator[Exchange]:
 
 def _host(view: View) -> Iterator[Exchange]:
     """Residuals to the host's memory and back, beside computation; the optimizer's state, when the update needs it."""
-    table, moved = view.table, Terms()
-    for value in view.cut.offloaded:
-        dims, inside = table.values[value].dims, value in view.inside
-        nbytes = table.nbytes(value) * view.cut.copies(table, value)
-        moved = moved + view.per_step(nbytes, dims, view.owners(dims, inside), "forward", inside)
-    yield (HOST_COPY, (), "forward", True), moved, Terms()
-    yield (HOST_COPY, (), "backward", True), moved, Terms()
-    state = view.leaf_bytes(view.rules.storage_of_optimizer, table.optimizer)
-    yield (HOST_COPY, (), "update", False), (state * 2.0).times(offloaded=1), Terms()
+    moved = offload(view)
+    yield (HOST_COPY, (), "forward", True), moved.activations, Terms()
+    yield (HOST_COPY, (), "backward", True), moved.activations, Terms()
+    yield (HOST_COPY, (), "update", False), moved.optimizer * 2.0, Terms()
 
 
 def pipelined_rows(view: View) -> Terms:
