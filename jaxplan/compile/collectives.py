@@ -176,10 +176,11 @@ class _Reader:
         operands = instruction.operands
         if megascale.is_transfer(instruction):
             operands = operands[:1]  # what follows is a token
-        elif kind in (PERMUTE, "ragged-all-to-all"):
-            # What follows is where to write (`slice_sizes`: in place), not what to send.
-            in_place = kind != PERMUTE or "slice_sizes=" in instruction.structure
-            operands = operands[:1] if in_place else operands
+        elif kind == "ragged-all-to-all":
+            # rows to send, and where to write: the rows that move fit into both
+            operands = [min(operands[:2], key=lambda operand: operand.nbytes)]
+        elif kind == PERMUTE and "slice_sizes=" in instruction.structure:
+            operands = operands[:1]  # what follows is where to write, in place
         total: dict[bool, list[int]] = {}
         sums: set[str] = set()
         for index, operand in enumerate(operands):

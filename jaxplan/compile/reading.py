@@ -13,7 +13,7 @@ from jaxplan.compile.evidence import Buffer, Diagnostic, Evidence, Schedule, Tra
 from jaxplan.compile.hlo import parse
 from jaxplan.compile.hlo_cost import flops
 from jaxplan.compile.megascale import Slices
-from jaxplan.compile.timeline import Entry, StepTime, timeline
+from jaxplan.compile.timeline import LIKE, Entry, StepTime, timeline
 from jaxplan.machine.collectives import seconds
 from jaxplan.machine.placement import Placement
 from jaxplan.plan.plan import Plan
@@ -57,8 +57,10 @@ def traffic(found: Iterable[Collective], placement: Placement) -> tuple[Traffic,
         groups.setdefault((one.target_kind, one.axes), []).append(one)
     rows = []
     for (kind, axes), members in groups.items():
+        priced = LIKE.get(kind, kind)
         spent = sum(
-            float(seconds(kind, one.target_nbytes, placement.links(axes, one.part))) * one.executions for one in members
+            float(seconds(priced, one.target_nbytes, placement.links(axes, one.part))) * one.executions
+            for one in members
         )
         moved = sum(float(one.target_nbytes) * one.executions for one in members)
         times = sum(one.executions for one in members)

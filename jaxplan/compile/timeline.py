@@ -32,7 +32,7 @@ from jaxplan.machine.topology import Machine
 
 HOST_MEMORY_SPACE = 5
 # Kinds without a formula of their own run at the rates of their nearest relative.
-_LIKE = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
+LIKE = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
 _COPIES, _HOST = "copies", "host transfers"
 
 
@@ -236,7 +236,7 @@ class _Walk:
         links = self._placement.links(one.axes, one.part)
         if links.size != one.group_size:
             links = dataclasses.replace(links, size=one.group_size)
-        kind, axes = _LIKE.get(one.kind, one.kind), "+".join(one.axes)
+        kind, axes = LIKE.get(one.kind, one.kind), "+".join(one.axes)
         time = float(seconds(kind, one.nbytes, links.achieved()))
         low = float(seconds(kind, one.nbytes, links))
         begin = now

@@ -22,7 +22,7 @@ from jaxplan.workload.kernels.dropless import Dropless
 from jaxplan.workload.latent import latent_attention
 from jaxplan.workload.layout import Names
 from jaxplan.workload.norms import norm, rms_norm
-from jaxplan.workload.rotary import Rotary, rotary_angles, rotate  # noqa: F401
+from jaxplan.workload.rotary import Rotary, rotate
 from jaxplan.workload.shape import ModelShape
 
 Weights = Mapping[str, jax.Array]

@@ -148,6 +148,15 @@ def test_bytes_of_every_form(line, kind, nbytes):
     )
 
 
+@pytest.mark.parametrize(("rows", "room", "nbytes"), [("p", "q", 32), ("q", "p", 32)])
+def test_a_ragged_exchange_moves_what_fits_into_both_sides(rows, room, nbytes):
+    """8 rows into room for those of all 4 devices on the way there, and back from it."""
+    sizes = {"p": 8, "q": 32}
+    line = f"%q = f32[32] broadcast(%p)\n%s = s32[4] constant({{2,2,2,2}})\n%a = f32[{sizes[room]}] ragged-all-to-all("
+    (one,) = hand(f"{line}%{rows}, %{room}, %s, %s, %s, %s), {GROUPS}")
+    assert (one.kind, one.nbytes, one.target_nbytes, one.axes) == ("ragged-all-to-all", nbytes, nbytes, ("fsdp",))
+
+
 def test_all_devices_and_single_devices():
     (one,) = hand(
         "%a = f32[8] all-reduce(%p), channel_id=1, replica_groups={}, use_global_device_ids=true, to_apply=%add"

@@ -7,10 +7,13 @@ that is a multiple of 8.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 
 SEED, DROPOUT = 42, 0.0  # the kernel's own defaults; without dropout the seed is not read
@@ -23,15 +26,16 @@ class Cudnn:
         self, query: jax.Array, key: jax.Array, value: jax.Array, causal: bool = True
     ) -> tuple[jax.Array, jax.Array]:
         fused = _module()
-        out, logsumexp = fused.dot_product_attention(
-            query,
-            key,
-            value,
-            scale=query.shape[-1] ** -0.5,
-            mask_type=fused.MaskType.CAUSAL if causal else fused.MaskType.NO_MASK,
-            qkv_layout="BTNH",
-            return_residual=True,
-        )
+        with _unattached(fused):
+            out, logsumexp = fused.dot_product_attention(
+                query,
+                key,
+                value,
+                scale=query.shape[-1] ** -0.5,
+                mask_type=fused.MaskType.CAUSAL if causal else fused.MaskType.NO_MASK,
+                qkv_layout="BTNH",
+                return_residual=True,
+            )
         return out, logsumexp
 
     def backward(
@@ -63,8 +67,24 @@ class Cudnn:
             residuals += ((),)
         else:
             options["is_training"] = True
-        grads = rule(**options, res=(*residuals, logsumexp, out), grad_output=cotangent)
+        with _unattached(fused):
+            grads = rule(**options, res=(*residuals, logsumexp, out), grad_output=cotangent)
         return grads[0], grads[1], grads[2]
+
+
+@contextlib.contextmanager
+def _unattached(fused: Any) -> Iterator[None]:
+    """JAX asks the attached GPU how wide a head may be (128, from Hopper on 256), and takes none for an old one.
+
+    Where none is attached the program is for another machine, whose compiler says what it cannot do.
+    """
+    asked = fused.check_compute_capability
+    if "cuda" not in jax.extend.backend.get_backend().platform_version:
+        fused.check_compute_capability = lambda capability: True
+    try:
+        yield
+    finally:
+        fused.check_compute_capability = asked
 
 
 def _module() -> Any:

@@ -87,8 +87,8 @@ class Dropless(Routing):
 
     def _forward(self, names: tuple[str, ...], x: jax.Array, *operands: jax.Array) -> jax.Array:
         gates, chosen, *matrices = operands
-        out = self._fed(*map(self._entered, (x, gates)), self._entered(chosen), dict(zip(names, matrices, strict=True)))
-        return self._added(out)
+        x, gates, chosen = self._entered(x), self._entered(gates), self._entered(chosen)
+        return self._added(self._fed(x, gates, chosen, dict(zip(names, matrices, strict=True))))
 
     def _backward(self, names: tuple[str, ...], x: jax.Array, *operands: jax.Array) -> tuple[jax.Array, ...]:
         gates, chosen, *matrices, cotangent = operands

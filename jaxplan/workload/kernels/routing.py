@@ -8,6 +8,7 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from jaxplan.errors import InputError
 from jaxplan.workload.kernels.calls import named
@@ -70,7 +71,7 @@ class Routing:
 
         A kernel, because XLA's partitioner gathers what `top_k` reads.
         """
-        spec = None if self.layout is None else self.layout.spec(CHOICES)
+        spec = PartitionSpec() if self.layout is None else self.layout.spec(CHOICES)
         chosen = named("choose", lambda scores: chosen_by(scores, self.shape), self.layout, (spec,), spec)
         return chosen(lax.stop_gradient(scores))
 
