@@ -81,6 +81,14 @@ def test_what_an_axis_shards(workload, table):
     assert "seq" in tensor.activations and "batch" not in tensor.activations
 
 
+def test_what_moves_over_an_axis(workload, table):
+    found = anatomy(plan_of(workload, H100, {"fsdp": 4, "tensor": 4}), table)
+    moved = {axis.name: {(m.kind, m.what) for m in axis.moved if m.axes == (axis.name,)} for axis in found.axes}
+    assert moved["fsdp"] >= {("all-gather", "weights"), ("reduce-scatter", "gradients")}
+    assert moved["tensor"] >= {("all-gather", "activations"), ("reduce-scatter", "activations")}
+    assert all(m.exposed_s == m.seconds for m in found.moved if m.what == "activations")
+
+
 def test_axes_that_trade_places_cost_what_the_other_links_cost(workload, table):
     sizes = {"data": 1, "fsdp": 4, "tensor": 4}
     found = anatomy(plan_of(workload, H100, sizes), table)
