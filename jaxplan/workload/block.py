@@ -17,12 +17,13 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxplan.workload.activations import hidden
 from jaxplan.workload.experts import mixture
 from jaxplan.workload.kernels.attention import KEY, QUERY, Attention
+from jaxplan.workload.kernels.calls import kept
 from jaxplan.workload.kernels.dispatch import Exchange
 from jaxplan.workload.kernels.dropless import Dropless
 from jaxplan.workload.latent import latent_attention
 from jaxplan.workload.layout import Names
 from jaxplan.workload.norms import norm, rms_norm
-from jaxplan.workload.rotary import Rotary, rotate
+from jaxplan.workload.rotary import Rotary, rotary_angles, rotate  # noqa: F401
 from jaxplan.workload.shape import ModelShape
 
 Weights = Mapping[str, jax.Array]
@@ -106,7 +107,7 @@ def heads_attention(block: Block, x: jax.Array, w: Weights, rotary: Rotary | Non
     if rotary is not None:
         query, key = rotate(query, *rotary), rotate(key, *rotary)
     query, key, value = (
-        checkpoint_name(q, name) for q, name in ((query, "query"), (key, "key"), (value, "value"))
+        kept(q, name) for q, name in ((query, "query"), (key, "key"), (value, "value"))
     )
     return block.attend(query, key, value)
 

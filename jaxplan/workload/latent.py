@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 
 from jaxplan.errors import InputError
 from jaxplan.workload.kernels.attention import KEY, QUERY
+from jaxplan.workload.kernels.calls import kept
 from jaxplan.workload.layout import Names
 from jaxplan.workload.norms import rms_norm
 from jaxplan.workload.rotary import Rotary, rotate
@@ -50,7 +50,7 @@ def latent_attention(block: Block, x: jax.Array, w: Weights, rotary: Rotary | No
     key, value = _key_value(block, x, w, latent, rotary)
     value = jnp.pad(value, ((0, 0), (0, 0), (0, 0), (0, padding)))
     query, key, value = (
-        checkpoint_name(v, name) for v, name in ((query, "query"), (key, "key"), (value, "value"))
+        kept(v, name) for v, name in ((query, "query"), (key, "key"), (value, "value"))
     )
     return block.attend(query, key, value)[..., : latent.value_head_dim]
 

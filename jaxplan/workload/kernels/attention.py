@@ -23,7 +23,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from jaxplan.errors import InputError
-from jaxplan.workload.kernels.calls import named
+from jaxplan.workload.kernels.calls import kept, named
 from jaxplan.workload.kernels.ring import Ring
 from jaxplan.workload.kernels.ulysses import Ulysses
 from jaxplan.workload.layout import Layout
@@ -133,7 +133,7 @@ def attention(name: str, layout: Layout | None = None, context: str = "ring") ->
 
     def attend_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, tuple]:
         out, logsumexp = forward(query, key, value)
-        out = checkpoint_name(out, "attention")
+        out = kept(out, "attention")
         logsumexp = checkpoint_name(logsumexp, "attention")
         return out, (query, key, value, out, logsumexp)
 

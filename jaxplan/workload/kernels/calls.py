@@ -11,11 +11,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from jaxplan.workload.layout import Layout
 
 PREFIX = "jaxplan_"
+
+
+def kept(value: jax.Array, name: str) -> jax.Array:
+    """A value (B, S, N, H) that checkpoints can keep by its name, (B, S, N H) as long as they do.
+
+    Heads narrower than a TPU's 128 lanes are padded to them where they are a stacked residual's last dim.
+    """
+    flat = checkpoint_name(value.reshape(*value.shape[:-2], -1), name)
+    return flat.reshape(value.shape)
 
 
 def named(
