@@ -170,7 +170,13 @@ class Pipeline:
 
         def run(stream: Stream, sums: Weights, item: jax.Array) -> tuple[Stream, Weights]:
             repeat = jnp.clip(lax.div(item, self.microbatches), 0, self.repeats - 1)
-            return loop((stream, sums), repeat * count + jnp.arange(count))[0]
+            carry, first = (stream, sums), repeat * count
+            if not POLICIES[self.remat].offloaded:
+                return loop(carry, first + jnp.arange(count))[0]
+            for index in range(count):
+                # compilers take a stack in the host's memory from one loop, not from a loop in a loop
+                carry = loop(carry, (first + index)[None])[0]
+            return carry
 
         return run
 

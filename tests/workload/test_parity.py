@@ -74,6 +74,8 @@ COMBINATIONS = [
     Case({"stage": 4, "fsdp": 2}, 8),
     Case({"stage": 4, "fsdp": 2}, 4, decisions=CIRCULAR),
     Case({"stage": 2, "tensor": 2, "fsdp": 2}, 4, remat="mlp"),
+    Case({"stage": 2, "fsdp": 4}, 2, remat="offload-dots"),
+    Case({"stage": 2, "data": 4}, 2, remat="every-2", decisions=CIRCULAR),
     Case({"stage": 2, "tensor": 2, "data": 2}, 2, remat="none", decisions={"schedule": "circular", "repeats": 4}),
     Case({"stage": 2, "context": 2, "fsdp": 2}, 2),
     Case({"stage": 2, "context": 2, "tensor": 2}, 2, decisions={"context_attention": "ulysses"}),
