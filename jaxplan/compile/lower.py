@@ -38,7 +38,7 @@ HOST_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitter
 def trace_job(workload: Mapping[str, Any]) -> dict:
     """The table of a workload's training step, unsharded and without rematerialization (`Table.to_json`)."""
     from jaxplan.workload.decoder import Kernels, loss_function
-    from jaxplan.workload.optimizer import optimizer
+    from jaxplan.workload.optimizer import optimizer_of
     from jaxplan.workload.program import trace
 
     work = workload_from(workload)
@@ -60,7 +60,7 @@ def trace_job(workload: Mapping[str, Any]) -> dict:
         model.batch,
         model.parameter_dims,
         model.batch_dims,
-        update=optimizer(work.optimizer),
+        update=optimizer_of(work),
         name=work.name,
     )
     return table.to_json()
@@ -208,11 +208,15 @@ def wrong_shardings(got: Any, requested: Any) -> tuple[str, ...]:
     whose sharding changes makes the next step fail or copy.
     """
     import jax
+    from jax.sharding import AbstractMesh, NamedSharding
 
     lines = []
     wanted, _ = jax.tree_util.tree_flatten_with_path(requested)
     for sharding, (path, leaf) in zip(jax.tree.leaves(got), wanted, strict=True):
-        if not sharding.is_equivalent_to(leaf.sharding, len(leaf.shape)):
+        asked = leaf.sharding
+        if isinstance(asked.mesh, AbstractMesh):    # in the host's memory, of which these devices know nothing
+            asked = NamedSharding(sharding.mesh, asked.spec)
+        if not sharding.is_equivalent_to(asked, len(leaf.shape)):
             name = jax.tree_util.keystr(path)
             lines.append(f"{name}: got {getattr(sharding, 'spec', sharding)}, expected {leaf.sharding.spec}")
     return tuple(lines)

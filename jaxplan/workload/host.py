@@ -1,8 +1,7 @@
 """Arrays in the memory of a device's host, between the moments at which the device computes with them.
 
 The two kinds of memory bear JAX's names. The host's own backend knows both and has one memory: there nothing moves, and
-its figures count everything as the device's. Devices that a CUDA compiler has only described know none (jax 0.10.2):
-a sharding's kind is dropped there without a word, and what the program itself moves decides where its state lies.
+its figures count everything as the device's.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ import jax
 import optax
 from jax.sharding import NamedSharding
 
+from jaxplan.workload.optimizer import owners
+
 DEVICE, HOST = "device", "pinned_host"
 Tree = Any
 
@@ -20,28 +21,45 @@ Tree = Any
 def on_host(shardings: Tree, like: Tree) -> Tree:
     """The shardings with the host's memory for every array of `like` that has dims; counts stay on the device."""
 
-    def moved(sharding: NamedSharding, array: Any) -> NamedSharding:
-        return sharding.with_memory_kind(HOST) if array.shape else sharding
+    return jax.tree.map(lambda sharding, array: _on_host(sharding) if array.shape else sharding, shardings, like)
 
-    return jax.tree.map(moved, shardings, like)
+
+def _on_host(sharding: NamedSharding) -> NamedSharding:
+    moved = sharding.with_memory_kind(HOST)
+    if moved.memory_kind == HOST:
+        return moved
+    # devices that a CUDA compiler has only described know no memory, and a kind is dropped without a word (jax 0.10.2);
+    # an abstract mesh keeps it, and the other arguments say which devices are meant
+    return NamedSharding(sharding.mesh.abstract_mesh, sharding.spec, memory_kind=HOST)
 
 
 def offloaded(transform: optax.GradientTransformation) -> optax.GradientTransformation:
     """The optimizer whose state lies in the host's memory between two updates (Ren et al. 2021, arXiv:2101.06840).
 
-    An update fetches the state and puts it back, array by array, so that XLA may move one while it computes with
-    another. Unlike in that paper the device computes the update. Shapes are to be asked of `transform` itself: moving
-    needs arrays.
+    An update fetches the state and puts it back, array by array: each waits for the gradient that it is needed with, or
+    a GPU's scheduler would fetch the whole state at the beginning of the step. Unlike in that paper the device computes
+    the update. Shapes are to be asked of `transform` itself: moving needs arrays.
     """
 
     def init(params: Tree) -> Tree:
         return _moved(transform.init(params), jax.memory.Space.Host)
 
     def update(updates: Tree, state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
-        updates, state = transform.update(updates, _moved(state, jax.memory.Space.Device), params)
+        state = _moved(_after(updates, state), jax.memory.Space.Device)
+        updates, state = transform.update(updates, state, params)
         return updates, _moved(state, jax.memory.Space.Host)
 
     return optax.GradientTransformation(init, update)
+
+
+def _after(gradients: Tree, state: Tree) -> Tree:
+    """The state, every array of it not before the gradient of its parameter is there."""
+    known, (leaves, structure) = jax.tree.leaves(gradients), jax.tree.flatten(state)
+    held = [
+        jax.lax.optimization_barrier((leaf, known[owner]))[0] if owner >= 0 and leaf.ndim else leaf
+        for leaf, owner in zip(leaves, owners(state, gradients), strict=True)
+    ]
+    return structure.unflatten(held)
 
 
 def _moved(tree: Tree, space: jax.memory.Space) -> Tree:

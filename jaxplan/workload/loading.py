@@ -26,7 +26,7 @@ from jaxplan.plan.sharding import PRIORITY
 from jaxplan.plan.tree import TreeLeaf
 from jaxplan.plan.tree import leaves as tree_leaves
 from jaxplan.workload.decoder import LossFunction
-from jaxplan.workload.optimizer import leaf_dims, optimizer
+from jaxplan.workload.optimizer import leaf_dims, optimizer_of
 from jaxplan.workload.program import trace
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.table import Leaf, Table
@@ -56,7 +56,7 @@ def _traced(work: Workload) -> Table:
             model.batch,
             model.parameter_dims,
             model.batch_dims,
-            update=optimizer(work.optimizer),
+            update=optimizer_of(work),
             name=work.name,
         )
 

@@ -19,7 +19,8 @@ from jaxplan.workload.accumulation import Gradients, Loss, Microbatches, Replica
 from jaxplan.workload.decoder import Kernels, LossFunction, loss_function
 from jaxplan.workload.host import offloaded
 from jaxplan.workload.layout import Layout
-from jaxplan.workload.optimizer import leaf_dims, optimizer
+from jaxplan.workload.optimizer import WHOLE_MATRICES, leaf_dims, optimizer_of
+from jaxplan.workload.spread import spread
 from jaxplan.workload.storage import Storage, hold
 from jaxplan.workload.user import AS_WRITTEN
 
@@ -91,7 +92,7 @@ def build(plan: Plan, mesh: Mesh | None = None, *, impose: bool = True) -> Train
     if mesh is not None and dict(mesh.shape) != plan.sizes:
         raise ValueError(f"mesh {dict(mesh.shape)} is not the plan's {plan.sizes}")
     layout = None if mesh is None else Layout(mesh, plan.rules)
-    transform = optimizer(plan.workload.optimizer)
+    transform = optimizer_of(plan.workload)
     parts = Parts.of(plan, layout)
     make = _decoder if plan.workload.model is not None else _users
     model, shards, batch = make(plan, layout, parts, transform)
@@ -101,8 +102,11 @@ def build(plan: Plan, mesh: Mesh | None = None, *, impose: bool = True) -> Train
     gradients = _gradients(parts, loss, rows, shards)
     abstract = TrainState(model.params, jax.eval_shape(transform.init, model.params))
     update = transform
-    if plan.offload_optimizer and layout is not None:
-        update, shards = offloaded(transform), shards.offloaded(abstract.optimizer)
+    if layout is not None and plan.workload.optimizer in WHOLE_MATRICES:
+        names = leaf_dims(model.params, model.parameter_dims)
+        update = spread(transform, names, model.params, shards.update, layout.mesh)
+    if layout is not None and plan.offload_optimizer:
+        update, shards = offloaded(update), shards.offloaded(abstract.optimizer)
     return TrainStep(
         _step(gradients, update, shards),
         gradients,

@@ -198,7 +198,7 @@ def test_optimizer_state_has_the_dims_of_its_parameters(name):
         assert len(names) == len(leaf.shape)
         assert all(sizes[n] == s for n, s in zip(names, leaf.shape, strict=True) if n is not None)
     whole = sum(names == ("embed", "mlp") for names in named)
-    assert whole == {"adamw": 2, "adamw_bf16": 2, "lion": 1, "momentum": 1}.get(name, 0)
+    assert whole == {"adamw": 2, "adamw_bf16": 2, "lion": 1, "muon": 1, "momentum": 1}.get(name, 0)
 
 
 def test_second_moment_of_adafactor_is_factored():
