@@ -110,6 +110,10 @@ class ExplainReport:
             return Verdict(False, "estimated")
         return Verdict(True if self.total_bytes * (1 + MEMORY_MARGIN) <= self.capacity_bytes else None, "estimated")
 
+    def by_tier(self, figure: str) -> Mapping[str, float]:
+        """What each tier said of `total_bytes` or `step_time_s` of the plan as it is, the cheapest tier first."""
+        return {} if self.record.stale else dict(self.record.compared(figure))
+
     @property
     def tokens_per_s_per_chip(self) -> float:
         return self.plan.workload.tokens / self.step_s / self.plan.machine.chips

@@ -79,14 +79,14 @@ def why_not_lines(report: ExplainReport, width: int) -> list[str]:
         return [*lines, *paragraph(f"illegal: {found.reason}", width, indent="  ")]
     which = f"the best of {found.considered:,} plans that have it: " if found.considered > 1 else ""
     lines += paragraph(f"{which}{decision_words(found.plan)}", width, indent="  ")
-    lines += paragraph(_verdict(report, found), width, indent="  ")
+    lines += paragraph(_verdict(report, found, found.estimate.total_bytes), width, indent="  ")
     lines += [line for said in _runner_ups(report, found.plan) for line in paragraph(said, width, indent="  ")]
     for changes, words in ((found.time_s, seconds_change), (found.memory_bytes, bytes_change)):
         lines += _differences(changes or {}, words, width)
     return lines
 
 
-def _verdict(report: ExplainReport, found: WhyNot) -> str:
+def _verdict(report: ExplainReport, found: WhyNot, total_bytes: float) -> str:
     mine, change = report.anatomy.estimate.value_s, found.slower_s
     share = _share(change, mine)
     if found.verdict == "the same plan":
@@ -97,9 +97,8 @@ def _verdict(report: ExplainReport, found: WhyNot) -> str:
         return f"slower by {format_seconds(change)} ({share}, estimated)"
     if found.verdict == "faster":
         return f"faster by {format_seconds(-change)} ({share}, estimated): only a compile of both can decide"
-    assert found.estimate is not None       # only what is illegal has none
     return (
-        f"does not fit: {format_bytes(found.estimate.total_bytes)} of {format_bytes(report.capacity_bytes)} a device, "
+        f"does not fit: {format_bytes(total_bytes)} of {format_bytes(report.capacity_bytes)} a device, "
         f"{format_bytes(found.over_bytes)} too much with the margin of {MEMORY_MARGIN:.0%} that estimates get, most of "
         f"it {found.binding}; its step {seconds_change(change)} ({share}, estimated)"
     )

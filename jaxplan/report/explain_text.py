@@ -63,16 +63,18 @@ def _verdict(report: ExplainReport) -> str:
 
 def _step(report: ExplainReport) -> str:
     time, estimated = report.time, report.estimated_time
-    mfu = f"MFU {report.anatomy.mfu(report.step_s):.0%}, {report.tokens_per_s_per_chip:,.0f} tokens/s/chip"
+    measured = report.by_tier("step_time_s").get("measured")
+    speed = f"measured {format_seconds(measured)}; " if measured is not None else ""
+    speed += f"MFU {report.anatomy.mfu(report.step_s):.0%}, {report.tokens_per_s_per_chip:,.0f} tokens/s/chip"
     if report.compiled_time is not None:
         shown = format_range_seconds(time.value_s, time.low_s, time.high_s)
-        return f"{shown}, compiled; {mfu}; estimated {format_seconds(estimated.value_s)}"
+        return f"{shown}, compiled; {speed}; estimated {format_seconds(estimated.value_s)}"
     shown = format_range_seconds(estimated.value_s, estimated.low_s, estimated.high_s)
     factor = report.correction.time
     if abs(factor - 1) < UNCORRECTED:
-        return f"{shown}, estimated; {mfu}"
+        return f"{shown}, estimated; {speed}"
     alike = f"its search compiled plans like it, which took {significant(factor)} times their estimates"
-    return f"{format_seconds(report.step_s)}, estimated and corrected; {mfu}; estimated {shown}: {alike}"
+    return f"{format_seconds(report.step_s)}, estimated and corrected; {speed}; estimated {shown}: {alike}"
 
 
 def _time(report: ExplainReport, width: int) -> list[str]:

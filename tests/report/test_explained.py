@@ -113,6 +113,16 @@ def test_compiled_figures_stand_beside_the_estimated_ones(made):
     assert "divided as estimated" in text
 
 
+def test_a_measured_step_is_told(made):
+    plain = made({"fsdp": 64})
+    measured = {"measured": {"step_time_s": {"value": 0.125}}}
+    report = replace(plain, record=replace(plain.record, evidence=measured))
+    assert "measured 125 ms" in "\n".join(explain_lines(report, 140))
+    assert explain_json(report)["step_time_s"]["by_tier"] == {"measured": 0.125}
+    edited = replace(report.record, plan=replace(plain.plan, remat="dots"))
+    assert "measured" not in "\n".join(explain_lines(replace(report, record=edited), 140)).partition("Roofline")[0]
+
+
 def test_estimates_are_corrected_aloud(made):
     report = replace(made({"fsdp": 64}), correction=Correction(memory=1.25, time=2.0))
     estimate = report.anatomy.estimate
