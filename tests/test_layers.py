@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "jaxplan"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-PURE_WORKLOAD = ("shape", "table", "parameters", "hf", "user")
+PURE_WORKLOAD = ("shape", "table", "parameters", "hf", "user", "precision")
 LAYERS = (
     {"errors", "units"},
     {"machine", *(f"workload.{name}" for name in PURE_WORKLOAD)},

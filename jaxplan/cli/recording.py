@@ -119,6 +119,11 @@ def assumptions(report: SearchReport, table: Table) -> tuple[str, ...]:
         else "estimated matmuls run at the data sheet's peak: nobody's measurement of this chip is in the catalogue"
     )
     out.append("estimated: collectives of weights and gradients hide under compute, those of activations do not")
+    if workload.matmul_dtype:
+        out.append(
+            f"the layers' matmuls are priced with {workload.matmul_dtype} operands; the program that is compiled "
+            f"computes in {workload.compute_dtype}: its memory and collectives count, its time does not"
+        )
     if workload.model is None:
         out += roles_of_dims(table)
     if table.uncovered:

@@ -14,10 +14,12 @@ from jaxplan.machine.topology import Machine
 from jaxplan.plan.record import PlanRecord
 from jaxplan.report.text import EXPERT_FLAGS
 from jaxplan.workload.hf import from_hf_config
+from jaxplan.workload.precision import precision as dtypes_of
 from jaxplan.workload.shape import ModelShape, Workload
 from jaxplan.workload.user import AS_WRITTEN, Reference
 
 DEFAULT_MODEL = "llama3-8b"
+DEFAULT_PRECISION = "bf16"
 DEFAULT_SEQUENCES_PER_DEVICE = 4
 DEFAULT_TOKENS = 2048       # of a sequence, where a user's program takes a length and nobody gives one
 ATTENTION_KERNELS = {"tpu": "splash", "cuda": "cudnn", "rocm": "blockwise"}
@@ -36,11 +38,13 @@ def workload_of(
     seq: int | None,
     optimizer: str,
     experts: Mapping[str, Any] | None = None,
+    precision: str = DEFAULT_PRECISION,
 ) -> Workload:
     """The workload that the flags name; what they leave open is assumed and listed in `defaults`.
 
     Args:
         experts: how a mixture of experts is run, by field of `Workload`; None is not given.
+        precision: `workload.precision`; a program of the user's has its own.
 
     Raises:
         InputError: unknown model, unreadable configuration, a program that is not there, sizes that are not positive.
@@ -51,6 +55,8 @@ def workload_of(
     given_experts = {name: value for name, value in (experts or {}).items() if value is not None}
     if program is not None:
         _check_experts(None, given_experts)
+        if precision != DEFAULT_PRECISION:
+            raise InputError(f"--precision {precision} with a program of yours", "none: the program says its dtypes")
         return _users(machine, Reference.parse(program), batch, seq, optimizer)
     shape = from_hf_config(hf) if hf is not None else catalogue.model(model or DEFAULT_MODEL)
     assumed = []
@@ -72,7 +78,8 @@ def workload_of(
     _check_experts(shape, given_experts)
     if shape.experts is not None:
         assumed += [name for name in EXPERT_FLAGS if name not in given_experts]
-    return Workload(shape, batch, seq, optimizer, defaults=tuple(assumed), **given_experts)
+    dtypes = dtypes_of(precision)
+    return Workload(shape, batch, seq, optimizer, defaults=tuple(assumed), **dtypes, **given_experts)
 
 
 def _check_experts(shape: ModelShape | None, given: Mapping[str, Any]) -> None:

@@ -51,6 +51,7 @@ def search(
     batch: Annotated[int | None, typer.Option(help="sequences per optimizer step, over all devices")] = None,
     seq: Annotated[int | None, typer.Option(help="tokens per sequence")] = None,
     optimizer: Annotated[str, typer.Option(help="an optax optimizer")] = "adamw",
+    precision: Annotated[str, typer.Option(help="bf16 (float32 master), bf16-pure, f32, fp8 (priced)")] = "bf16",
     dispatch: Annotated[str | None, typer.Option(help="tokens to experts: capacity (default) or dropless")] = None,
     capacity_factor: Annotated[float | None, typer.Option(help="an expert's room over its even share")] = None,
     hot_expert: Annotated[float | None, typer.Option(help="the busiest device's tokens over the even share")] = None,
@@ -72,7 +73,7 @@ def search(
             raise InputError(f"--{name} {value}", f"at least {least}")
     target = catalogue.machine(mesh, chip, machine, slices)
     experts = {"dispatch": dispatch, "capacity_factor": capacity_factor, "hot_expert_factor": hot_expert}
-    workload = workload_of(target, model, hf, program, batch, seq, optimizer, experts)
+    workload = workload_of(target, model, hf, program, batch, seq, optimizer, experts, precision)
     limits = Limits(top, partitions, compiles, jobs)
     job = Search(target, workload, objective, limits, out, as_json)
     return job.run()

@@ -123,7 +123,9 @@ class Tiers:
         """
         if self.target is None or not available(self.target).ok:
             return None
-        return self._prove(plan, "compiled", self.target, init=init, buffers=buffers)
+        # what computes in another dtype than the plan is priced in proves memory and collectives, but no time
+        timed = not plan.workload.matmul_dtype
+        return self._prove(plan, "compiled", self.target, init=init, buffers=buffers, timed=timed)
 
     def _prove(
         self,

@@ -32,7 +32,8 @@ def prepared(plan: Plan, table: Table) -> tuple[Estimator, np.ndarray]:
     ulysses = plan.context_attention == "ulysses"
     counts = plan.microbatches, plan.loss_chunks
     variables = rows(sizes, *counts, pipeline_of(plan), ulysses, plan.offload_optimizer)
-    return Estimator(view, plan.machine, plan.workload.hot_expert_factor), variables
+    work = plan.workload
+    return Estimator(view, plan.machine, work.hot_expert_factor, work.matmul_dtype), variables
 
 
 def pipeline_of(plan: Plan) -> Pipeline | None:

@@ -112,10 +112,14 @@ class Estimator:
 
     Args:
         hot_expert_factor: how many times its even share of the tokens the device with the busiest experts gets.
+        matmul_dtype: of the operands of the layers' matmuls, if it is not that which the table has.
     """
 
-    def __init__(self, view: View, machine: Machine, hot_expert_factor: float = 1.0) -> None:
+    def __init__(
+        self, view: View, machine: Machine, hot_expert_factor: float = 1.0, matmul_dtype: str = ""
+    ) -> None:
         self.view, self.machine, self.hot = view, machine, hot_expert_factor
+        self.matmul_dtype = matmul_dtype or view.table.compute_dtype
         ledger = memory(view, SCHEDULERS[machine.platform])
         self.works, self.collectives = work(view), traffic(view)
         self.moments = tuple(moment.name for moment in ledger.moments)
@@ -182,7 +186,7 @@ class Estimator:
         peak_s = spent[0] / self._peaks
         if (hot := self._hot(variables, [entry.of_experts for entry in self.works])) is not None:
             hbm_s, peak_s = hot * hbm_s, hot * peak_s
-        return np.maximum(peak_s, hbm_s), np.maximum(peak_s / matmul_fraction(self.machine), hbm_s)
+        return np.maximum(peak_s, hbm_s), np.maximum(peak_s / self._fractions, hbm_s)
 
     def _collective_s(
         self, spent: list[np.ndarray], variables: np.ndarray, mesh: np.ndarray, network: Network
@@ -212,12 +216,30 @@ class Estimator:
         return np.array([float(entry.prefetchable) for entry in self.collectives])
 
     @cached_property
+    def _dtypes(self) -> list[str]:
+        """What each entry's matmuls take; empty where it has none."""
+        other, inside = self.view.table.compute_dtype, self.matmul_dtype
+        kinds = {"matmul": inside, "attention": other}
+        return [
+            kinds.get(entry.kind, "") if entry.in_layers or entry.kind != "matmul" else other for entry in self.works
+        ]
+
+    @cached_property
     def _peaks(self) -> np.ndarray:
         """The peak rate that bounds each entry's FLOPs: the matrix units for matmuls, none for memory-bound passes."""
-        peak = self.machine.device_flops_per_s(self.view.table.compute_dtype)
-        return np.array([peak if entry.kind in ("matmul", "attention") else np.inf for entry in self.works])
+        return np.array([self.machine.device_flops_per_s(dtype) if dtype else np.inf for dtype in self._dtypes])
+
+    @cached_property
+    def _fractions(self) -> np.ndarray:
+        return np.array([matmul_fraction(self.machine, dtype) for dtype in self._dtypes])
 
 
-def matmul_fraction(machine: Machine) -> float:
-    """The part of the peak that large matmuls reached when somebody measured this chip; 1 where nobody has."""
-    return machine.chip.measured.get("matmul_fraction", 1.0)
+def matmul_fraction(machine: Machine, dtype: str = "") -> float:
+    """The part of the peak that large matmuls reached when somebody measured this chip; 1 where nobody has.
+
+    Args:
+        dtype: of the operands; where nobody measured it, what is known of other dtypes stands for it.
+    """
+    measured = machine.chip.measured
+    narrow = measured.get("matmul_float8_fraction") if dtype.startswith("float8") else None
+    return narrow if narrow is not None else measured.get("matmul_fraction", 1.0)

@@ -83,14 +83,15 @@ def rank(space: Space, table: Table, machine: Machine) -> Ranking:
     Raises:
         InputError: the catalogue has no matmul rate of the chip for the program's dtype.
     """
+    dtype = space.workload.matmul_dtype or table.compute_dtype
     try:
-        machine.device_flops_per_s(table.compute_dtype)
+        machine.device_flops_per_s(dtype)
     except ValueError as error:
-        suggestion = f"a file of your own with matmul_flops_per_s.{table.compute_dtype}, or matmuls of another dtype"
+        suggestion = f"a file of your own with matmul_flops_per_s.{dtype}, or matmuls of another dtype"
         raise InputError(f"{table.name}: {error}", suggestion=suggestion) from error
     network = Network(machine, space.meshes)
     found = np.full((len(space), 4), np.inf)
-    estimators, made = {}, {}
+    estimators, made, work = {}, {}, space.workload
     cuts = [policy_cut(table, policy(name)) for name in space.policies]
     for r, rules in enumerate(space.rule_sets):
         for p, kept in enumerate(cuts):
@@ -100,7 +101,7 @@ def rank(space: Space, table: Table, machine: Machine) -> Ranking:
             key = rules.rules(space.workload).to_json(), p
             if str(key) not in made:    # sets that lay out alike are told apart by their variables
                 view = View(table, rules.rules(space.workload), kept)
-                made[str(key)] = Estimator(view, machine, space.workload.hot_expert_factor)
+                made[str(key)] = Estimator(view, machine, work.hot_expert_factor, work.matmul_dtype)
             estimators[r, p] = estimator = made[str(key)]
             for part in np.array_split(rows, -(-len(rows) // AT_ONCE)):
                 found[part] = estimator.totals(space.variables(part), space.mesh[part], network)

@@ -155,6 +155,9 @@ class Workload:
     anything else is `file.py:name`, a user's own program (`jaxplan.workload.user`), of which `program_hash` is the
     text's hash.
 
+    `matmul_dtype` is that of the operands of the layers' matmuls where it is not the compute dtype (`precision`): it is
+    priced, not executed.
+
     Of a mixture of experts: `dispatch` says whether an expert takes at most `capacity_factor` times its even share of
     a group of tokens (`capacity`; Lepikhin et al. 2020, arXiv:2006.16668, section 2.2) or whatever comes (`dropless`;
     Gale et al. 2022, arXiv:2211.15841); `hot_expert_factor` how many times its even share the busiest device gets.
@@ -171,6 +174,7 @@ class Workload:
     dispatch: Dispatch = "capacity"
     capacity_factor: float = 1.25
     hot_expert_factor: float = 1.0
+    matmul_dtype: str = ""
     defaults: tuple[str, ...] = field(default=(), compare=False)   # which of these were assumed, to be said once
 
     def __post_init__(self) -> None:
