@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Pair = tuple[jax.Array, jax.Array]
 
+NOTHING = -1e30     # logsumexp of no keys: finite, so that the difference of two is a number
+
 
 @dataclass(frozen=True)
 class Ring:
@@ -84,13 +86,9 @@ class Ring:
             d_query, grads = step(carry, number)
             return (d_query, coming, grads), None
 
-        if self.shards == 2:
-            d_query, part = self._pulled(d_query, rows, held, 1)
-            grads = part
-        else:
-            coming = self._passed(held)
-            d_query, part = self._pulled(d_query, rows, held, 1)
-            carry = d_query, coming, _wide(part)
+        d_query, grads = self._pulled(d_query, rows, held, 1)
+        if self.shards > 2:
+            carry = d_query, self._passed(held), _wide(grads)
             if self.shards > 3:
                 carry, _ = lax.scan(loop, carry, jnp.arange(2, self.shards - 1))
             d_query, grads = step(carry, self.shards - 1)
@@ -111,16 +109,14 @@ class Ring:
         key, value = held
         half = query.shape[1] // 2
 
-        def earlier(out: jax.Array, logsumexp: jax.Array) -> Pair:
-            part = self.kernel.forward(query, key[:, :half], value[:, :half], causal=False)
-            return _merged((out, logsumexp), part)
+        def earlier() -> Pair:
+            return self.kernel.forward(query, key[:, :half], value[:, :half], causal=False)
 
-        def later(out: jax.Array, logsumexp: jax.Array) -> Pair:
-            part = self.kernel.forward(query[:, half:], key, value, causal=False)
-            rows, row_sums = _merged((out[:, half:], logsumexp[:, :, half:]), part)
-            return out.at[:, half:].set(rows), logsumexp.at[:, :, half:].set(row_sums)
+        def later() -> Pair:
+            out, logsumexp = self.kernel.forward(query[:, half:], key, value, causal=False)
+            return _padded(out, before=half), _padded(logsumexp, before=half, dim=2, with_=NOTHING)
 
-        return lax.cond(self._is_earlier(number), earlier, later, *total)
+        return _merged(total, lax.cond(self._is_earlier(number), earlier, later))
 
     def _pulled(
         self,
@@ -134,14 +130,13 @@ class Ring:
         key, value = held
         half = query.shape[1] // 2
 
-        def earlier(d_query: jax.Array) -> tuple[jax.Array, Pair]:
+        def earlier() -> tuple[jax.Array, jax.Array, jax.Array]:
             dq, dk, dv = self.kernel.backward(
                 query, key[:, :half], value[:, :half], out, logsumexp, cotangent, causal=False
             )
-            rest = [(0, 0), (0, key.shape[1] - half), (0, 0), (0, 0)]
-            return d_query + dq, (jnp.pad(dk, rest), jnp.pad(dv, rest))
+            return dq, _padded(dk, after=half), _padded(dv, after=half)
 
-        def later(d_query: jax.Array) -> tuple[jax.Array, Pair]:
+        def later() -> tuple[jax.Array, jax.Array, jax.Array]:
             dq, dk, dv = self.kernel.backward(
                 query[:, half:],
                 key,
@@ -151,9 +146,16 @@ class Ring:
                 cotangent[:, half:],
                 causal=False,
             )
-            return d_query.at[:, half:].add(dq), (dk, dv)
+            return _padded(dq, before=half), dk, dv
 
-        return lax.cond(self._is_earlier(number), earlier, later, d_query)
+        dq, dk, dv = lax.cond(self._is_earlier(number), earlier, later)
+        return d_query + dq, (dk, dv)
+
+
+def _padded(x: jax.Array, before: int = 0, after: int = 0, dim: int = 1, with_: float = 0.0) -> jax.Array:
+    """Half of a sequence, which is dimension `dim`, beside a half in which there is nothing."""
+    widths = [(before, after, 0) if i == dim else (0, 0, 0) for i in range(x.ndim)]
+    return lax.pad(x, jnp.asarray(with_, x.dtype), widths)
 
 
 def _merged(total: Pair, part: Pair) -> Pair:

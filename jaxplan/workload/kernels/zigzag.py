@@ -19,8 +19,6 @@ from jaxplan.errors import InputError
 from jaxplan.workload.kernels.calls import named
 from jaxplan.workload.layout import Layout, Names
 
-STREAM = ("batch", "seq", "embed")
-
 
 def zigzag(seq: int, shards: int) -> np.ndarray:
     """The position at each place of a sequence (seq,) in zig-zag order.
@@ -62,7 +60,7 @@ class Order:
         """The order that context attention of that kind (`ring`, `ulysses`) computes in."""
         if layout is None or context != "ring":
             return cls(layout)
-        return cls(layout, layout.size(_context_axes(layout)))
+        return cls(layout, layout.size(layout.context_axes))
 
     def apply(self, x: jax.Array, names: Names) -> jax.Array:
         """x with its dim `seq`, a whole sequence in natural order, in this order; its dims are named `names`."""
@@ -80,26 +78,6 @@ class Order:
         return named("zigzag", reorder)(x)
 
     def positions(self, length: int) -> jax.Array:
-        """Position of every token of the sequence that a block's attention sees here, in its order, int32.
-
-        That is the whole sequence in an automatic layout, the context shard of it in a manual one.
-
-        Args:
-            length: tokens of the residual stream as this program has it (in a manual layout: its shard).
-        """
-        shards, places = 1, jnp.arange(length)
-        if self.layout is not None and self.layout.manual:
-            length *= self.layout.size(self.layout.sequence_axes(STREAM))
-            places = jnp.arange(length)
-            if axes := _context_axes(self.layout):
-                shards = self.layout.size(axes)
-                places += jax.lax.axis_index(axes) * length
-        if self.shards == 1:
-            return places
-        return _positions(places, _chunk(length * shards, self.shards), self.shards)
-
-
-def _context_axes(layout: Layout) -> tuple[str, ...]:
-    """The axes of the sequence that are not those of its sharding between blocks."""
-    between = layout.sequence_axes(STREAM)
-    return tuple(axis for axis in layout.axes_of("seq", STREAM) if axis not in between)
+        """The position of every token of a whole sequence of that length, in this order, int32."""
+        places = jnp.arange(length)
+        return places if self.shards == 1 else _positions(places, _chunk(length, self.shards), self.shards)
