@@ -39,7 +39,7 @@ class _Layer:
     """The experts of one call, their dims and what is done to them.
 
     Args:
-        operands: x (B, S, D), gates (B, S, k), experts (B, S, k), then matrices (E, D, F).
+        operands: x (B, S, D), gates (B, S, k), experts (B, S, k), then matrices (D, E, F).
     """
 
     def __init__(self, recorder: Recorder, equation: Any, operands: Sequence[Array], matrices: int) -> None:
@@ -48,11 +48,11 @@ class _Layer:
         self.ups, self.down = weights[:-1], weights[-1]
         self.dtype = equation.invars[0].aval
         recorder.unify(self.gates.shape[:2], self.x.shape[:2])
-        expert, embed, mlp = self.down.shape
+        embed, expert, mlp = self.down.shape
         for weight in (*self.ups, self.down):
             recorder.unify(weight.shape, self.down.shape)
         recorder.unify((embed,), (self.x.shape[2],))
-        rows, experts = elements(equation.invars[1]), sizes(equation.invars[3])[0]
+        rows, experts = elements(equation.invars[1]), sizes(equation.invars[3])[1]
         share = math.ceil(rows / sizes(equation.invars[1])[0] / experts)
         room = recorder.atoms.sequence(share, ROOM)
         self.batch, self.embed, self.mlp = self.x.shape[0], embed, mlp

@@ -87,10 +87,10 @@ def _fed(block: Block, received: jax.Array, w: Weights) -> jax.Array:
     received = block.enter(received, SLOTS)
 
     def made(name: str) -> jax.Array:
-        value = jnp.einsum("bgecd,edf->bgecf", received, w[name])
+        value = jnp.einsum("bgecd,def->bgecf", received, w[name])
         return checkpoint_name(block.constrain(value, HIDDEN), f"mlp_{name}")
 
-    out = jnp.einsum("bgecf,edf->bgecd", hidden(block.shape.activation, made), w["down"])
+    out = jnp.einsum("bgecf,def->bgecd", hidden(block.shape.activation, made), w["down"])
     return block.constrain(block.leave(out, SLOTS), SLOTS)
 
 

@@ -95,8 +95,8 @@ def plain_mixture(shape, w, x):
     fraction = (weight > 0).mean(1) / e.top_k
     share = (scores / scores.sum(-1, keepdims=True)).mean(1)
     weight = e.scale * weight / weight.sum(-1, keepdims=True)
-    hidden = jax.nn.silu(jnp.einsum("bsd,edf->bsef", x, w["gate"])) * jnp.einsum("bsd,edf->bsef", x, w["up"])
-    out = jnp.einsum("bsef,edf,bse->bsd", hidden, w["down"], weight)
+    hidden = jax.nn.silu(jnp.einsum("bsd,def->bsef", x, w["gate"])) * jnp.einsum("bsd,def->bsef", x, w["up"])
+    out = jnp.einsum("bsef,def,bse->bsd", hidden, w["down"], weight)
     if e.shared:
         shared = (jax.nn.silu(x @ w["shared_gate"]) * (x @ w["shared_up"])) @ w["shared_down"].T
         out = out + shared / (1 + jnp.exp(-(x @ w["shared_switch"])))[..., None]

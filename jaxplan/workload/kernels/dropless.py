@@ -45,7 +45,7 @@ class Dropless(Routing):
         """What the chosen experts (B, S, k) make of x (B, S, D), weighted by gates (B, S, k) and added up: (B, S, D).
 
         Args:
-            matrices: of the experts: `up`, `down` and, where the activation is gated, `gate`, each (E, D, F).
+            matrices: of the experts: `up`, `down` and, where the activation is gated, `gate`, each (D, E, F).
         """
         names, kind = tuple(matrices), "gated_experts" if "gate" in matrices else "experts"
         tokens, choices, used, stored = self._specs()
@@ -122,7 +122,7 @@ class Dropless(Routing):
         others = (*self.layout.axes_of("batch", TOKENS), *self.layout.axes_of("seq", TOKENS))
         others = tuple(a for a in others if a not in (*stored, *self.expert_axes, *TENSOR_AXES))
         if stored:
-            gradient = lax.psum_scatter(gradient, stored, scatter_dimension=1, tiled=True)
+            gradient = lax.psum_scatter(gradient, stored, scatter_dimension=0, tiled=True)
         return lax.psum(gradient, others) if others else gradient
 
     def _fed(self, x: jax.Array, gates: jax.Array, chosen: jax.Array, matrices: Matrices) -> jax.Array:
@@ -143,9 +143,9 @@ class Dropless(Routing):
         real = (jnp.arange(rows.shape[0]) < groups.sum())[:, None]
 
         def made(name: str) -> jax.Array:
-            return jnp.where(real, lax.ragged_dot(rows, matrices[name], groups), 0)
+            return jnp.where(real, lax.ragged_dot(rows, jnp.swapaxes(matrices[name], 0, 1), groups), 0)
 
-        down = jnp.swapaxes(matrices["down"], 1, 2)
+        down = jnp.transpose(matrices["down"], (1, 2, 0))
         return jnp.where(real, lax.ragged_dot(hidden(self.activation, made), down, groups), 0)
 
     def _exchanged(

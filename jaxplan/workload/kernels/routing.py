@@ -17,7 +17,7 @@ from jaxplan.workload.shape import ExpertShape
 
 TOKENS = ("batch", "seq", "embed")
 CHOICES = ("batch", "seq", None)
-WEIGHTS = ("expert", "embed", "mlp")
+WEIGHTS = ("embed", "expert", "mlp")
 RANKED_BY = 2       # best experts of a group by which groups are ranked (arXiv:2412.19437, section 2.1.2)
 
 
