@@ -184,7 +184,7 @@ class Search:
                 self.stdout.print(line, markup=False)
             return
         self.stdout.print(self.grid(report.rows, self.stdout))
-        for line in [*text.comparison(report), *text.rejected_lines(report)]:
+        for line in [*text.comparison(report), *text.why_lines(report), *text.rejected_lines(report)]:
             self.stdout.print(line, markup=False)
         self.stdout.print(f"Stopped because {report.stopped}.", markup=False)
         if self.unwritten is not None:

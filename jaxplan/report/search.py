@@ -14,6 +14,7 @@ from jaxplan.machine.topology import Machine
 from jaxplan.plan.plan import Plan
 from jaxplan.search.progress import Progress
 from jaxplan.search.rank import MEMORY_MARGIN
+from jaxplan.search.rivals import Rival, rivals
 from jaxplan.search.why import Change, baseline, binding_term, misses
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.table import Table
@@ -147,6 +148,33 @@ def _time(estimate: Estimate, compiled: Any, ratio: float) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+class Why:
+    """Why the best plan has a role or has it not: its rival by the estimates (`search.rivals`).
+
+    Attributes:
+        plan: the rival's; None where none fits.
+        share: how much slower it is, over the best plan's time.
+    """
+
+    rival: Rival
+    plan: Plan | None
+    share: float
+
+    def to_json(self) -> dict[str, Any]:
+        rival, plan = self.rival, self.plan
+        return {
+            "axis": rival.axis,
+            "rival": "without" if rival.without else "with",
+            "mesh": plan.sizes if plan is not None else None,
+            "remat": plan.remat if plan is not None else None,
+            "slower_s": rival.slower_s if plan is not None else None,
+            "because": rival.entry,
+            "because_s": rival.entry_s,
+            "source": "estimated",
+        }
+
+
+@dataclass(frozen=True)
 class SearchReport:
     """The whole result: what was searched, how it went, and the rows, best first.
 
@@ -168,6 +196,7 @@ class SearchReport:
     plain: Row | None
     stopped: str
     changes: tuple[Change, ...] = ()
+    why: tuple[Why, ...] = ()
 
     def to_json(self, paths: Mapping[int, str]) -> dict[str, Any]:
         would_fit = {"would_fit": [asdict(change) for change in self.changes]}
@@ -186,6 +215,7 @@ class SearchReport:
             "plans": plans,
             "refused": [row.to_json(0, None) for row in self.refused],
             "plain": self.plain.to_json(0, None) if self.plain else None,
+            "why": [why.to_json() for why in self.why],
         }
 
 
@@ -220,6 +250,19 @@ def search_report(
         plain=row_of(progress, start, table) if start is not None else None,
         stopped=progress.stopped,
         changes=changes,
+        why=_why(progress, rows[0]) if rows else (),
+    )
+
+
+def _why(progress: Progress, best: int) -> tuple[Why, ...]:
+    value_s = progress.ranking.value_s[best]
+    return tuple(
+        Why(
+            rival,
+            progress.plan_of(rival.candidate) if rival.candidate is not None else None,
+            float(rival.slower_s / value_s),
+        )
+        for rival in rivals(progress.ranking, best)
     )
 
 

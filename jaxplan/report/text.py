@@ -149,6 +149,21 @@ def comparison(report: SearchReport) -> list[str]:
     return lines
 
 
+def why_lines(report: SearchReport) -> list[str]:
+    """Why the best plan has the roles that it has: what its rivals cost, one line each."""
+    lines = []
+    for why in report.why:
+        rival, word = why.rival, "without" if why.rival.without else "with"
+        if why.plan is None:
+            lines.append(f"  {word} {rival.axis}: no plan fits")
+            continue
+        change = f"{abs(why.share):.1%} {'slower' if why.share > 0 else 'faster'}"
+        what = rival.entry.removeprefix("exposed ")
+        cause = f", {what} +{format_seconds(rival.entry_s)}" if rival.entry_s > 0 else ""
+        lines.append(f"  {word} {rival.axis}: {change}{cause} ({plan_words(why.plan)}, {why.plan.remat} remat)")
+    return ["Why #1 has the axes that it has (estimated, the best plan otherwise):", *lines] if lines else []
+
+
 def no_fit(report: SearchReport) -> list[str]:
     """The nearest miss with its binding terms, and the smallest change that would fit."""
     machine = report.machine
