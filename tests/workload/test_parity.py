@@ -23,7 +23,8 @@ from jaxplan.workload.step import TrainState, build
 BATCH, SEQ, VOCAB, STEPS = 16, 16, 64, 20
 DENSE = ModelShape("dense", layers=8, embed=32, mlp=64, heads=8, kv_heads=4, head_dim=8, vocab=VOCAB)
 MIXED = dataclasses.replace(DENSE, name="mixed", layers=4, experts=ExpertShape(4, 2, 32))
-SHAPES = {shape.name: shape for shape in (DENSE, MIXED)}
+LED = dataclasses.replace(DENSE, name="led", layers=5, experts=ExpertShape(4, 2, 32, first_dense_layers=1))
+SHAPES = {shape.name: shape for shape in (DENSE, MIXED, LED)}
 LOSS, GRADIENT, TRAINED = 1e-5, 1e-4, 1e-4
 
 
@@ -55,7 +56,7 @@ class Case:
     def stored(self, tree):
         """Leaves of stacked layers in the order in which the plan stores them."""
         repeats = self.decisions.get("repeats", 1)
-        order = np.array(layer_order(SHAPES[self.shape].layers, self.sizes.get("stage", 1), repeats))
+        order = np.array(layer_order(SHAPES[self.shape].repeated_layers, self.sizes.get("stage", 1), repeats))
 
         def put(path, leaf):
             return leaf[order] if any(getattr(key, "key", None) == "layers" for key in path) else leaf
@@ -81,6 +82,7 @@ COMBINATIONS = [
     Case({"stage": 2, "context": 2, "tensor": 2}, 2, decisions={"context_attention": "ulysses"}),
     Case({"stage": 2, "expert": 2, "fsdp": 2}, 2, "mixed"),
     Case({"stage": 2, "expert": 4}, 2, "mixed", decisions=CIRCULAR),
+    Case({"stage": 2, "expert": 2, "data": 2}, 2, "led"),
     Case(HSDP_TENSOR, 4),
     Case(HSDP_TENSOR, 4, remat="none", decisions=ZERO1),
     Case(HSDP_TENSOR, 4, decisions=ZERO2),
