@@ -15,6 +15,7 @@ from jaxplan.estimate.terms import VARIABLES
 from jaxplan.estimate.view import View
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.remat import policy
+from jaxplan.plan.sharding import AXES
 from jaxplan.search.space import Space
 from jaxplan.workload.cut import policy_cut
 from jaxplan.workload.table import Table
@@ -23,6 +24,7 @@ from jaxplan.workload.table import Table
 #: profiling/calibrations/compiled_accuracy.json, rounded up. What the compiler said replaces it.
 MEMORY_MARGIN = 0.07
 AS_FAST = 1e-3      # relative difference of two estimated times that says nothing
+TELLING = ("group", "expert")
 AT_ONCE = 2**18     # plans whose variables are made at a time: tens of megabytes
 
 
@@ -32,7 +34,8 @@ class Ranking:
 
     space: Space
     machine: Machine
-    estimators: dict[tuple[int, int], Estimator]    # (rules, policy) -> estimator
+    estimators: tuple[Estimator, ...]
+    priced_by: np.ndarray       # index into `estimators`
     network: Network
     total_bytes: np.ndarray
     low_s: np.ndarray
@@ -70,7 +73,7 @@ class Ranking:
     def estimate(self, row: int) -> Estimate:
         """The whole ledger of one candidate."""
         space, which = self.space, np.array([row])
-        estimator = self.estimators[int(space.rules[row]), int(space.policy[row])]
+        estimator = self.estimators[int(self.priced_by[row])]
         variables = space.variables(which)
         found = estimator.evaluate(variables, space.mesh[which], self.network)
         bubble = float(variables[0, VARIABLES.index("bubble")])
@@ -91,18 +94,32 @@ def rank(space: Space, table: Table, machine: Machine) -> Ranking:
         raise InputError(f"{table.name}: {error}", suggestion=suggestion) from error
     network = Network(machine, space.meshes)
     found = np.full((len(space), 4), np.inf)
-    estimators, made, work = {}, {}, space.workload
+    estimators, priced_by = _estimators(space, table, machine)
+    for i, estimator in enumerate(estimators):
+        rows = np.flatnonzero(priced_by == i)
+        for part in np.array_split(rows, -(-len(rows) // AT_ONCE)):
+            found[part] = estimator.totals(space.variables(part), space.mesh[part], network)
+    return Ranking(space, machine, estimators, priced_by, network, *found.T)
+
+
+def _estimators(space: Space, table: Table, machine: Machine) -> tuple[tuple[Estimator, ...], np.ndarray]:
+    """The estimators that a space needs, and which of them prices each candidate.
+
+    Rule sets that lay out alike share one: their variables tell them apart. Plans without some of the axes `TELLING`
+    have their own: gradients of one activation are added up before they are reduced if they are partial sums over the
+    same axes, and over these axes some are and some are not.
+    """
+    work, made = space.workload, {}
     cuts = [policy_cut(table, policy(name)) for name in space.policies]
-    for r, rules in enumerate(space.rule_sets):
-        for p, kept in enumerate(cuts):
-            rows = np.flatnonzero((space.rules == r) & (space.policy == p))
-            if not len(rows):
-                continue
-            key = rules.rules(space.workload).to_json(), p
-            if str(key) not in made:    # sets that lay out alike are told apart by their variables
-                view = View(table, rules.rules(space.workload), kept)
-                made[str(key)] = Estimator(view, machine, work.hot_expert_factor, work.matmul_dtype)
-            estimators[r, p] = estimator = made[str(key)]
-            for part in np.array_split(rows, -(-len(rows) // AT_ONCE)):
-                found[part] = estimator.totals(space.variables(part), space.mesh[part], network)
-    return Ranking(space, machine, estimators, network, *found.T)
+    has = sum((space.size_of(axis) > 1).astype(np.int64) << i for i, axis in enumerate(TELLING))
+    keys, inverse = np.unique(np.column_stack([space.rules, space.policy, has]), axis=0, return_inverse=True)
+    places = []
+    for rule_set, cut, bits in keys.tolist():
+        missing = {axis for i, axis in enumerate(TELLING) if not bits >> i & 1}
+        rules = space.rule_sets[rule_set].rules(work).on(axis for axis in AXES if axis not in missing)
+        key = f"{rules.to_json()} {cut}"
+        if key not in made:
+            view = View(table, rules, cuts[cut])
+            made[key] = len(made), Estimator(view, machine, work.hot_expert_factor, work.matmul_dtype)
+        places.append(made[key][0])
+    return tuple(estimator for _, estimator in made.values()), np.array(places)[inverse.reshape(-1)]
