@@ -165,12 +165,13 @@ class Layout:
         """An activation with the whole sequence that a block's tensor-parallel part computes on.
 
         (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.) Left to XLA where the layout is automatic, unless
-        the sequence stays sharded over `context`: XLA would rather gather all of it to make parts of gradients.
+        the sequence stays sharded over `context` (XLA would rather gather all of it to make parts of gradients) or is
+        that of experts.
         """
         axes, position = self.sequence_axes(names), list(names).index("seq")
         if self.manual and axes:
             return jax.lax.all_gather(value, axes, axis=position, tiled=True)
-        if self.manual or not self._beside_context(names):
+        if self.manual or not self._said_aloud(names):
             return value
         return _held(value, (self.constrain, self._whole), (self.constrain,), names)
 
@@ -179,13 +180,19 @@ class Layout:
         axes, position = self.sequence_axes(names), list(names).index("seq")
         if self.manual and axes:
             return jax.lax.psum_scatter(value, axes, scatter_dimension=position, tiled=True)
-        if self.manual or not self._beside_context(names):
+        if self.manual or not self._said_aloud(names):
             return value
         return _held(value, (self.constrain,), (self.constrain, self._whole), names)
 
-    def _beside_context(self, names: Names) -> bool:
-        """Whether the sequence is sharded over tensor axes between blocks, and over others everywhere."""
-        return bool(self.sequence_axes(names)) and len(self.axes_of("seq", names)) > len(self.sequence_axes(names))
+    def _said_aloud(self, names: Names) -> bool:
+        """Whether the sequence is sharded over tensor axes between blocks, and XLA has more than one way to gather it.
+
+        It may be sharded over other axes, too; or experts have it, whose tokens XLA gathers anew for the gradient of
+        their matrices (jaxlib 0.10.2), as it does with all tokens inside of a region that is manual over other axes.
+        """
+        between = self.sequence_axes(names)
+        several = "expert" in names or len(self.axes_of("seq", names)) > len(between) or bool(self.around)
+        return bool(between) and several
 
     def _whole(self, value: jax.Array, names: Names) -> jax.Array:
         """The value, held whole over the tensor axes of its sequence."""
