@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from jaxplan.estimate.exchange import exchanges
 from jaxplan.estimate.terms import Terms, unless
-from jaxplan.estimate.view import Executed, Owners, View
+from jaxplan.estimate.view import Executed, Owners, View, once
 from jaxplan.plan.sharding import AXES
 from jaxplan.workload.cut import LAYERS
 from jaxplan.workload.table import DimIds, Phase, Read
@@ -138,6 +138,13 @@ def _updates(view: View) -> Iterator[_Move]:
 
 def moves_of(view: View, run: Executed, read: Read) -> dict[str, str]:
     """How each axis that shards an operand has to move for the operation that reads it."""
+    key = id(run.operation), id(read)
+    if key not in view.layout:
+        view.layout[key] = _moves_of(view, run, read)
+    return view.layout[key]
+
+
+def _moves_of(view: View, run: Executed, read: Read) -> dict[str, str]:
     dims = view.table.values[read.value].dims
     stored, needed = view.stored(read.value, LAYERS in run.operation.scope), view.operation_owners(run.operation)
     at = view.places
@@ -181,6 +188,7 @@ def summed(view: View, run: Executed) -> frozenset[str]:
 Partial = dict[tuple[int, Phase], tuple[frozenset[str], Executed]]
 
 
+@once
 def partial_sums(view: View) -> tuple[Partial, dict[int, frozenset[str]]]:
     """Partial sums that are reduced, and those that are first added to others (with the axes they are partial over).
 

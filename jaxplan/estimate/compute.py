@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from jaxplan.estimate.terms import Terms
-from jaxplan.estimate.view import Executed, View
+from jaxplan.estimate.view import Executed, View, once
 from jaxplan.workload.cut import LAYERS
 
 HEAVY = ("matmul", "attention", "lookup")      # kinds whose operands and results are arrays in memory
@@ -32,6 +32,7 @@ class Work:
     nbytes: Terms
 
 
+@once
 def materialized(view: View) -> frozenset[int]:
     """Values that become arrays in memory: inputs, what is saved, operands and results of the heavy operations.
 

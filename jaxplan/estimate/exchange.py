@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from jaxplan.estimate.offload import offload
 from jaxplan.estimate.terms import Terms, unless
-from jaxplan.estimate.view import Executed, View
+from jaxplan.estimate.view import Executed, View, once
 from jaxplan.workload.cut import LAYERS
 from jaxplan.workload.table import Phase
 
@@ -125,6 +125,7 @@ def _host(view: View) -> Iterator[Exchange]:
     yield (HOST_COPY, (), "update", False), moved.optimizer * 2.0, Terms()
 
 
+@once
 def pipelined_rows(view: View) -> Terms:
     """Bytes of the residual stream of all microbatches on one device of a stage; none without stages."""
     stream = _stream(view)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxplan.estimate.terms import Terms, total
-from jaxplan.estimate.view import View
+from jaxplan.estimate.view import View, once
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Offload:
         return (self.activations + self.optimizer) * 2.0
 
 
+@once
 def offload(view: View) -> Offload:
     """What every plan under the view's rules and cut keeps on the host and moves."""
     table, parts, held = view.table, [], []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 from jaxplan.estimate.terms import Terms, total
 from jaxplan.plan.sharding import AXES, Rules
@@ -25,6 +26,20 @@ class Executed:
     again: bool = False     # in a loop of its own, before a group of layers is gone through backward
 
 
+Answer = TypeVar("Answer")
+
+
+def once(question: Callable[[View], Answer]) -> Callable[[View], Answer]:
+    """A question about a whole view, asked by several ledgers: answered once."""
+
+    def ask(view: View) -> Answer:
+        if question not in view.answers:
+            view.answers[question] = question(view)
+        return view.answers[question]
+
+    return ask
+
+
 class View:
     """A table seen under rules and a cut. Answers are cached: a program has few different tensors.
 
@@ -35,7 +50,14 @@ class View:
     def __init__(self, table: Table, rules: Rules, cut: Cut) -> None:
         self.table, self.rules, self.cut = table, rules, cut
         self.names = [dim.name for dim in table.dims]
-        self._owners: dict[tuple[DimIds, bool], Owners] = {}
+        self.answers: dict[Callable, Any] = {}
+        self.layout: dict[Any, Any] = {}        # answers that the table and the rules decide alone
+
+    def under(self, cut: Cut) -> View:
+        """The same table and rules under another cut; what only they decide is shared."""
+        other = View(self.table, self.rules, cut)
+        other.layout = self.layout
+        return other
 
     @cached_property
     def executed(self) -> tuple[Executed, ...]:
@@ -61,11 +83,11 @@ class View:
 
     def owners(self, dims: DimIds, inside: bool) -> Owners:
         """Which dim of a tensor (or of an operation) each mesh axis shards, inside or outside of the layers."""
-        if (dims, inside) not in self._owners:
+        if (dims, inside) not in self.layout:
             axes = IN_LAYERS if inside else AXES
             found = self.rules.owners([self.names[d] for d in dims], axes)
-            self._owners[dims, inside] = {axis: dims[i] for axis, i in found.items()}
-        return self._owners[dims, inside]
+            self.layout[dims, inside] = {axis: dims[i] for axis, i in found.items()}
+        return self.layout[dims, inside]
 
     def stored(self, value: int, inside: bool) -> Owners:
         """Which dim of a value each mesh axis shards where it lies: a batch arrives in whole sequences."""
@@ -83,11 +105,13 @@ class View:
 
     def operation_owners(self, op: Operation) -> Owners:
         """Owners over all dims of an operation. A lookup runs where its table lies, so the table's owners win."""
-        inside = LAYERS in op.scope
-        owners = self.owners(op.dims, inside)
-        if op.kind == "lookup" and op.reads:
-            owners = owners | self.owners(self._table_dims(op), inside)
-        return owners
+        if id(op) not in self.layout:
+            inside = LAYERS in op.scope
+            owners = self.owners(op.dims, inside)
+            if op.kind == "lookup" and op.reads:
+                owners = owners | self.owners(self._table_dims(op), inside)
+            self.layout[id(op)] = owners
+        return self.layout[id(op)]
 
     def _table_dims(self, op: Operation) -> DimIds:
         """The dims of a lookup's table: its first operand forward, its result backward (a scatter)."""

@@ -109,7 +109,7 @@ def _estimators(space: Space, table: Table, machine: Machine) -> tuple[tuple[Est
     have their own: gradients of one activation are added up before they are reduced if they are partial sums over the
     same axes, and over these axes some are and some are not.
     """
-    work, made = space.workload, {}
+    work, made, views = space.workload, {}, {}
     cuts = [policy_cut(table, policy(name)) for name in space.policies]
     has = sum((space.size_of(axis) > 1).astype(np.int64) << i for i, axis in enumerate(TELLING))
     keys, inverse = np.unique(np.column_stack([space.rules, space.policy, has]), axis=0, return_inverse=True)
@@ -117,9 +117,10 @@ def _estimators(space: Space, table: Table, machine: Machine) -> tuple[tuple[Est
     for rule_set, cut, bits in keys.tolist():
         missing = {axis for i, axis in enumerate(TELLING) if not bits >> i & 1}
         rules = space.rule_sets[rule_set].rules(work).on(axis for axis in AXES if axis not in missing)
-        key = f"{rules.to_json()} {cut}"
-        if key not in made:
-            view = View(table, rules, cuts[cut])
-            made[key] = len(made), Estimator(view, machine, work.hot_expert_factor, work.matmul_dtype)
-        places.append(made[key][0])
+        layout = str(rules.to_json())
+        views.setdefault(layout, View(table, rules, cuts[cut]))
+        if (layout, cut) not in made:
+            view = views[layout].under(cuts[cut])
+            made[layout, cut] = len(made), Estimator(view, machine, work.hot_expert_factor, work.matmul_dtype)
+        places.append(made[layout, cut][0])
     return tuple(estimator for _, estimator in made.values()), np.array(places)[inverse.reshape(-1)]
