@@ -42,6 +42,19 @@ def test_an_axis_belongs_to_the_dim_of_highest_priority(names: tuple, expected: 
     assert spec(standard_rules(True, False), *names) == expected
 
 
+def test_a_key_value_head_is_whole_on_every_device_of_a_group() -> None:
+    """The sequence, which `group` shards between blocks, does not take it where keys are made."""
+    rules, axes = standard_rules(True, False), ("tensor", "group")
+
+    def spec(*names: str) -> tuple:
+        return rules.spec(tuple((i,) for i in range(len(names))), names, axes)
+
+    assert spec("batch", "seq", "embed")[1] == ("tensor", "group")
+    assert spec("batch", "seq", "heads", "head_dim")[1:3] == ((), ("tensor", "group"))
+    assert spec("batch", "seq", "kv_heads", "head_dim")[1:3] == ((), ("tensor",))
+    assert spec("batch", "seq", "kv_heads", "group")[1:] == ((), ("tensor",), ("group",))   # query heads, by name
+
+
 def test_sequence_sharding_can_be_left_out() -> None:
     assert spec(standard_rules(False, False), "batch", "seq", "embed")[1] == ()
 
