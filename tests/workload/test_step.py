@@ -137,6 +137,21 @@ def test_gradients_are_reduced_over_data_once_a_step():
     assert sum(elements for _, elements in found["all-reduce"]) == shard(step) + 1
 
 
+def test_a_replica_gathers_a_sequence_as_often_as_all_of_them_together():
+    """Inside of the loop over microbatches: per layer twice forward, twice again, twice for what comes back."""
+    step = build(plan((2, 2, 2), microbatches=4), mesh((2, 2, 2)))
+    state = step.abstract_state.params, step.abstract_batch
+    module = parse(jax.jit(step.gradients).lower(*state).compile().as_text())
+    stream = 16 // (4 * 2 * 2) * 16 * TINY.embed * 4      # bytes of a device's rows with their whole sequence
+    gathers = [
+        one.executions
+        for one in collectives(module, {"data": 2, "fsdp": 2, "tensor": 2})
+        if (one.kind, one.axes, one.nbytes) == ("all-gather", ("tensor",), stream)
+    ]
+    around = 4 * 2      # of the loss and of the lookup, a microbatch
+    assert sum(gathers) == 4 * TINY.layers * 6 + around
+
+
 def test_gradients_are_scattered_over_data_once_a_step_where_the_optimizer_is():
     step = build(plan((4, 2, 1), microbatches=2, zero1=True), mesh((4, 2, 1)))
     found = over_data(step, (4, 2, 1))
