@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from jaxplan.estimate.exchange import exchanges
 from jaxplan.estimate.terms import Terms, unless
@@ -54,7 +55,9 @@ class _Move:
     held: frozenset[str]
     times: int
     scope: tuple[str, ...]
-    hoisted: bool = False       # it runs once a step, over what microbatches have added up in float32
+    #: Whether it runs once a step, over what microbatches have added up in float32; `either`: it has another kind
+    #: where microbatches are accumulated than where they are not.
+    once: Literal["no", "always", "either"] = "no"
 
 
 def traffic(view: View) -> tuple[Traffic, ...]:
@@ -88,11 +91,16 @@ def _per_step(view: View, move: _Move) -> tuple[Terms, Terms]:
     if move.phase == "update":
         return of("update")
     nbytes, count = of(move.phase)
-    if move.hoisted:
+    if move.once != "no":
         wider = ADDED_UP_BYTES * view.table.elements(move.dims) / move.nbytes - 1
         nbytes = nbytes.times(microbatches=-1)
         nbytes = nbytes + nbytes.times(accumulating=1) * wider + nbytes.times(pipelining=1) * wider
         count = count.times(microbatches=-1)
+    if move.once == "either":
+        nbytes, count = (
+            (each.times(accumulating=1) if move.kind == "reduce-scatter" else unless("accumulating", each))
+            for each in (nbytes, count)
+        )
     weight = not view.has_batch(move.dims)
     again = move.kind == "all-gather" and move.phase == "backward"
     if weight and inside and again:
@@ -231,7 +239,8 @@ def _moved_results(view: View, run: Executed, over: frozenset[str]) -> Iterator[
 def _reductions(view: View, value: int, over: frozenset[str], run: Executed) -> Iterator[_Move]:
     """The reduction of a partial sum: scattered over the axes that the result owns, whole over the others.
 
-    Gradients that are whole on every replica are added up over microbatches first and reduced over `data` once a step.
+    Gradients that are whole on every replica are added up over microbatches first and reduced over `data` once a step:
+    scattered where the optimizer's state is, if that lies over `data` (ZeRO-1).
     """
     op, dims = run.operation, view.table.values[value].dims
     inside, is_gradient = LAYERS in op.scope, run.phase == "backward" and not view.has_batch(dims)
@@ -239,7 +248,10 @@ def _reductions(view: View, value: int, over: frozenset[str], run: Executed) -> 
     about = (run.phase, dims, view.table.nbytes(value))
     once = (over - owners) & REPLICAS if is_gradient else frozenset()
     if once:
-        yield _Move("all-reduce", once, *about, owners, op.times, op.scope, hoisted=True)
+        names = [view.names[d] for d in dims]
+        scattered = once <= set(view.rules.storage_of_optimizer.owners(names, once))
+        for kind in ("all-reduce", "reduce-scatter") if scattered else ("all-reduce",):
+            yield _Move(kind, once, *about, owners, op.times, op.scope, "either" if scattered else "always")
     if over - owners - once:
         yield _Move("all-reduce", over - owners - once, *about, owners, op.times, op.scope)
     if over & owners:

@@ -58,16 +58,16 @@ def variables(sizes, micro=1):
     return rows(sizes_in_order(sizes), micro, 1)
 
 
-def bytes_of(data=1, fsdp=1, tensor=1, micro=1):
+def bytes_of(data=1, fsdp=1, tensor=1, micro=1, zero1=False):
     """{(kind, axes): bytes} of one step."""
     by_axis = dict.fromkeys(AXES, 1) | {"data": data, "fsdp": fsdp, "tensor": tensor}
     sizes = variables(by_axis, micro)
     found: dict = {}
-    for entry in traffic(view()):
+    for entry in traffic(view(zero1=zero1)):
         if any(by_axis[axis] > 1 for axis in entry.axes):
             key = entry.kind, tuple(a for a in entry.axes if by_axis[a] > 1)
             found[key] = found.get(key, 0.0) + float(entry.nbytes.at(sizes)[0])
-    return found
+    return {key: nbytes for key, nbytes in found.items() if nbytes}
 
 
 W_BYTES, X_BYTES = 2 * D * F, 2 * B * D
@@ -86,6 +86,17 @@ def test_fsdp_gathers_again_in_every_microbatch():
 
 def test_data_parallelism_reduces_the_whole_gradient():
     assert bytes_of(data=8) == {("all-reduce", ("data",)): pytest.approx(L * W_BYTES)}
+
+
+def test_replicas_reduce_what_microbatches_have_added_up_once_in_float32():
+    assert bytes_of(data=8, micro=4) == {("all-reduce", ("data",)): pytest.approx(L * 2 * W_BYTES)}
+
+
+def test_zero1_scatters_what_microbatches_have_added_up():
+    assert bytes_of(data=8, zero1=True)["all-reduce", ("data",)] == pytest.approx(L * W_BYTES)
+    found = bytes_of(data=8, micro=4, zero1=True)
+    assert found["reduce-scatter", ("data",)] == pytest.approx(L * 2 * W_BYTES)
+    assert not found.get(("all-reduce", ("data",)))
 
 
 def test_tensor_parallelism_reduces_the_input_gradient_of_a_column_parallel_weight():
