@@ -14,7 +14,7 @@ from jaxplan.estimate.schedule_terms import pipelines
 from jaxplan.estimate.terms import rows
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.plan import Plan, loss_chunks_for, mesh_axes
-from jaxplan.plan.remat import policies_of
+from jaxplan.plan.remat import policies_of, policy
 from jaxplan.plan.schedule import SCHEDULES, reason, schedule
 from jaxplan.plan.sharding import AXES
 from jaxplan.search.dims import dim_sizes
@@ -157,9 +157,21 @@ class _Building:
         grid[..., 3:] = np.array(orders)[:, None]
         kept = grid.reshape(-1, 7)
         useless = np.array([rules.zero2 for rules in self.rule_sets])[kept[:, 1]] & (kept[:, 5] == 1)
-        if useless.any():
-            self.rejected["ZeRO-2 keeps no gradients where there is one microbatch"] += int(useless.sum())
-        self.parts.append(kept[~useless])
+        torn = self._torn(of["stage"], kept[:, 2], kept[:, 4])
+        for words, dropped in (
+            ("ZeRO-2 keeps no gradients where there is one microbatch", useless),
+            ("groups of layers between kept inputs do not divide a stage's layers", torn),
+        ):
+            if dropped.any():
+                self.rejected[words] += int(dropped.sum())
+        self.parts.append(kept[~(useless | torn)])
+
+    def _torn(self, stages: int, policies: np.ndarray, repeats: np.ndarray) -> np.ndarray:
+        """Whether a policy's group of layers does not divide the layers that follow each other on a stage."""
+        if stages == 1 or self.workload.model is None:
+            return np.zeros(len(policies), bool)
+        group = np.array([policy(name).group for name in self.policies])[policies]
+        return self.workload.model.repeated_layers // (stages * repeats) % group != 0
 
     def _orders(self, of: Mapping[str, int]) -> list[tuple[int, int, int, int]]:
         """(schedule, repeats, microbatches, loss chunks) that a mesh can have."""

@@ -5,6 +5,7 @@ import pytest
 
 from jaxplan.errors import InputError
 from jaxplan.machine import catalogue
+from jaxplan.plan.remat import POLICIES
 from jaxplan.plan.sharding import AXES, sizes_in_order
 from jaxplan.search.legal import RuleSet, mesh_reason, rules_reason
 from jaxplan.search.meshes import meshes
@@ -99,3 +100,13 @@ def test_a_batch_that_nothing_divides_is_refused_with_a_batch_that_works(table, 
     machine = catalogue.machine("4x4", "v5e", None)
     with pytest.raises(InputError, match=r"batch 3 over 16 devices leaves no legal plan.*--batch 16"):
         enumerate_space(Workload(workload.model, batch=3, seq=256), table, machine)
+
+
+def test_groups_of_layers_divide_what_a_stage_runs_in_a_row(workload, table, machine):
+    """Of the rows with stages: layers / (stages x repeats) is a multiple of the policy's group."""
+    space = enumerate_space(workload, table, machine)
+    group = np.array([POLICIES[name].group for name in space.policies])[space.policy]
+    stages = np.array(space.meshes)[space.mesh, AXES.index("stage")]
+    layers = workload.model.repeated_layers // (stages * space.repeats)
+    assert (layers[stages > 1] % group[stages > 1] == 0).all() and (group[stages > 1] > 1).any()
+    assert space.rejected["groups of layers between kept inputs do not divide a stage's layers"] > 0
