@@ -15,8 +15,9 @@ from jaxplan.compile.hlo import parse
 from jaxplan.compile.hlo_cost import flops
 from jaxplan.estimate.communication import traffic
 from jaxplan.estimate.compute import work
+from jaxplan.estimate.terms import rows
 from jaxplan.estimate.view import View
-from jaxplan.plan.sharding import standard_rules
+from jaxplan.plan.sharding import sizes_in_order, standard_rules
 from jaxplan.workload.cut import cut
 from jaxplan.workload.impose import impose
 from jaxplan.workload.program import trace
@@ -63,9 +64,9 @@ def test_values_and_gradients_are_the_programs(name: str) -> None:
 def test_work_and_traffic_are_the_tables(name: str, sizes: dict[str, int], tolerance: float) -> None:
     loss, params, batch = PROGRAMS[name]()
     table, mesh = trace(loss, params, batch), mesh_of(**sizes)
-    view = View(table, RULES, cut(table, None))
     sizes = dict(mesh.shape)
-    variables = np.array([[*sizes.values(), 1, 1, 0.0]])
+    view = View(table, RULES.on(sizes), cut(table, None))
+    variables = rows(sizes_in_order(sizes), 1, 1)
 
     def sharding(leaf: Leaf) -> NamedSharding:
         spec = RULES.spec(leaf.shape, [dim.name for dim in table.dims], mesh.axis_names)
@@ -85,7 +86,7 @@ def test_work_and_traffic_are_the_tables(name: str, sizes: dict[str, int], toler
 
     expected: Counter[str] = Counter()
     for movement in traffic(view):
-        if math.prod(sizes[axis] for axis in movement.axes) > 1:
+        if math.prod(sizes.get(axis, 1) for axis in movement.axes) > 1:
             expected[movement.kind] += movement.nbytes.at(variables)[0]
     found: Counter[str] = Counter()
     for (kind, _), nbytes in by_axes(collectives(module, sizes)).items():
