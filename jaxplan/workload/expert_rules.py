@@ -27,15 +27,15 @@ def _groups(recorder: Recorder, seq: DimIds, count: int) -> DimIds:
 
 
 def route(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
-    """scores (B, S, E) -> experts (B, S, k), slots (B, S, k), sources (n, B, G, E / n, C); one FLOP a score."""
+    """scores (B, S, E) -> experts (B, S, k), slots (B, S, k), sources (n, E / n, B, G, C); one FLOP a score."""
     scores = operands[0].shape
     chosen, sources = sizes(equation.outvars[0]), sizes(equation.outvars[2])
     choices = recorder.distinct((*scores[:2], recorder.atoms.sequence(chosen[2], "top_k")))
     shards, local, slots = (
         recorder.atoms.sequence(size, origin)
-        for size, origin in ((sources[0], "shards"), (sources[3], "routes"), (sources[4], SLOT))
+        for size, origin in ((sources[0], "shards"), (sources[1], "routes"), (sources[4], SLOT))
     )
-    taken = recorder.distinct((shards, scores[0], _groups(recorder, scores[1], sources[2]), local, slots))
+    taken = recorder.distinct((shards, local, scores[0], _groups(recorder, scores[1], sources[3]), slots))
     results = [
         recorder.add_value(variable.aval, shape)
         for variable, shape in zip(equation.outvars, (choices, choices, taken), strict=True)
@@ -49,13 +49,13 @@ def route(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[
 
 
 def _at_experts(recorder: Recorder, variable: Any, x: Shape, sources: Shape) -> Array:
-    """A value (B, G, E, C, D) from the shapes of tokens and of sources."""
-    expert = recorder.atoms.sequence(sizes(variable)[2], EXPERT)
-    return recorder.add_value(variable.aval, recorder.distinct((x[0], sources[2], expert, sources[4], x[2])))
+    """A value (E, B, G, C, D) from the shapes of tokens and of sources."""
+    expert = recorder.atoms.sequence(sizes(variable)[0], EXPERT)
+    return recorder.add_value(variable.aval, recorder.distinct((expert, x[0], sources[3], sources[4], x[2])))
 
 
 def dispatch_forward(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
-    """(x (B, S, D), sources) -> (B, G, E, C, D): rows of x by index, looked up where x lies."""
+    """(x (B, S, D), sources) -> (E, B, G, C, D): rows of x by index, looked up where x lies."""
     x, sources = operands[0].shape, operands[1].shape
     result = _at_experts(recorder, equation.outvars[0], x, sources)
     reads = [(operands[0], x), (operands[1], sources)]
@@ -64,9 +64,9 @@ def dispatch_forward(recorder: Recorder, equation: Any, operands: Sequence[Array
 
 
 def dispatch_backward(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
-    """(gradient (B, G, E, C, D), slots (B, S, k)) -> (B, S, D): each token's k rows added, where the token lies."""
+    """(gradient (E, B, G, C, D), slots (B, S, k)) -> (B, S, D): each token's k rows added, where the token lies."""
     gradient, slots = operands[0].shape, operands[1].shape
-    recorder.unify(slots[:1], gradient[:1])
+    recorder.unify(slots[:1], gradient[1:2])
     x = recorder.distinct((*slots[:2], gradient[4]))
     result = recorder.add_value(equation.outvars[0].aval, x)
     work = float(elements(equation.outvars[0]) * sizes(equation.invars[1])[2])
@@ -76,20 +76,20 @@ def dispatch_backward(recorder: Recorder, equation: Any, operands: Sequence[Arra
 
 
 def combine_forward(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
-    """(fed (B, G, E, C, D), gates (B, S, k), slots) -> (out (B, S, D), results (n, B, G, E / n, C, D)).
+    """(fed (E, B, G, C, D), gates (B, S, k), slots) -> (out (B, S, D), results (n, E / n, B, G, C, D)).
 
     Each token's k rows, weighted and added where the token lies: 2 k B S D FLOPs. The results, which the gates'
     gradient needs, lie there, too: their dim of experts is no dim that a rule shards.
     """
     fed, gates, slots = (operand.shape for operand in operands)
-    recorder.unify(gates[:1], fed[:1])
+    recorder.unify(gates[:1], fed[1:2])
     x = recorder.distinct((*gates[:2], fed[4]))
     results = []
     for variable in equation.outvars:
         shape = x
         if len(sizes(variable)) > 3:
-            shards, local = (recorder.atoms.sequence(sizes(variable)[i], "routes") for i in (0, 3))
-            shape = recorder.distinct((shards, fed[0], fed[1], local, fed[3], fed[4]))
+            shards, local = (recorder.atoms.sequence(sizes(variable)[i], "routes") for i in (0, 1))
+            shape = recorder.distinct((shards, local, *fed[1:]))
         results.append(recorder.add_value(variable.aval, shape))
     rows, width = sizes(equation.invars[1]), sizes(equation.invars[0])[4]
     work = 2.0 * rows[0] * rows[1] * rows[2] * width
@@ -99,7 +99,7 @@ def combine_forward(recorder: Recorder, equation: Any, operands: Sequence[Array]
 
 
 def combine_backward(recorder: Recorder, equation: Any, operands: Sequence[Array]) -> list[Array]:
-    """(gates, results, dout (B, S, D), slots, sources) -> (dfed (B, G, E, C, D), dgates (B, S, k)).
+    """(gates, results, dout (B, S, D), slots, sources) -> (dfed (E, B, G, C, D), dgates (B, S, k)).
 
     Two passes where the tokens lie: k products of rows for the gates, 2 k B S D FLOPs, and rows by index, weighted.
     """

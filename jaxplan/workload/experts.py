@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jaxplan.workload.block import Block, Weights
 
 ROUTES = ("batch", "seq", "routes")
-HIDDEN = ("batch", "seq", "expert", "slot", "mlp")
+HIDDEN = ("expert", "batch", "seq", "slot", "mlp")
 SMALLEST_SUM = 1e-20        # added to the scores that are divided by their sum, as DeepSeek-V3's published code does
 
 
@@ -83,14 +83,14 @@ def balance(scores: jax.Array, picked: jax.Array, groups: int) -> jax.Array:
 
 
 def _fed(block: Block, received: jax.Array, w: Weights) -> jax.Array:
-    """The experts on their slots: (B, G, E, C, D) to the same shape."""
+    """The experts on their slots: (E, B, G, C, D) to the same shape."""
     received = block.enter(received, SLOTS)
 
     def made(name: str) -> jax.Array:
-        value = jnp.einsum("bgecd,def->bgecf", received, w[name])
+        value = jnp.einsum("ebgcd,def->ebgcf", received, w[name])
         return checkpoint_name(block.constrain(value, HIDDEN), f"mlp_{name}")
 
-    out = jnp.einsum("bgecf,def->bgecd", hidden(block.shape.activation, made), w["down"])
+    out = jnp.einsum("ebgcf,def->ebgcd", hidden(block.shape.activation, made), w["down"])
     return block.constrain(block.leave(out, SLOTS), SLOTS)
 
 

@@ -1,8 +1,8 @@
 """The reference decoder's parameters: their dims by name, their sizes, their initial values.
 
 Every projection is stored with `embed` first, so that fully-sharded storage always shards a major dim: also where a
-weight has one matrix an expert, because a GPU gathers along a major dim only, and XLA transposes whole stacks of weights
-for that (jaxlib 0.10.2). What is made from a low-rank latent is stored with the rank first.
+weight has one matrix an expert, because a GPU gathers along a major dim only, and XLA transposes whole stacks of
+weights for that (jaxlib 0.10.2). What is made from a low-rank latent is stored with the rank first.
 
 A model is one stack of equal blocks, `layers`, or two where a mixture of experts has leading dense ones:
 `dense_layers`, then `layers`.

@@ -30,7 +30,7 @@ def test_first_choices_are_served_first(groups):
     tokens = 12 // groups
     slots = tokens * 2 // 4
     assert exchange.capacity(tokens) == slots
-    expected = np.full((1, 3, groups, 4, slots), -1)
+    expected = np.full((1, 4, 3, groups, slots), -1)
     answers = np.full((3, 12, 2), -1)
     for row, group in np.ndindex(3, groups):
         used = [0] * 4
@@ -38,7 +38,7 @@ def test_first_choices_are_served_first(groups):
             place = group * tokens + token
             expert = int(routes.experts[row, place, rank])
             if used[expert] < slots:
-                at = (0, row, group, expert, used[expert])
+                at = (0, expert, row, group, used[expert])
                 expected[at] = (row * 12 + place) * 2 + rank
                 answers[row, place, rank] = np.ravel_multi_index(at, expected.shape)
             used[expert] += 1
@@ -50,7 +50,7 @@ def test_dispatch_and_combine_are_transposes():
     """<dispatch(x), y> = <x, dispatch^T(y)>, and combine with gates of one is that transpose."""
     exchange = Exchange(ExpertShape(4, 2, 8), 1, capacity_factor=1.0)
     routes = exchange.route(jax.random.normal(jax.random.key(3), (2, 8, 4)))
-    x, y = jax.random.normal(jax.random.key(0), (2, 8, 5)), jax.random.normal(jax.random.key(1), (2, 1, 4, 4, 5))
+    x, y = jax.random.normal(jax.random.key(0), (2, 8, 5)), jax.random.normal(jax.random.key(1), (4, 2, 1, 4, 5))
     sent, pull = jax.vjp(lambda x: exchange.dispatch(x, routes), x)
     back = exchange.combine(y, jnp.ones((2, 8, 2)), routes)
     np.testing.assert_allclose(pull(y)[0], back, rtol=1e-6)

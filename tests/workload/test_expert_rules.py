@@ -88,7 +88,7 @@ def test_the_table_names_every_dim():
     assert not table.uncovered
     values = {name: [v for v in table.values if v.tag == name] for name in ("dispatched", "mlp_up", "route")}
     named = {tuple(table.dims[d].name for d in v.dims) for v in values["dispatched"]}
-    assert named == {("batch", "expert", "slot", "embed")}
+    assert named == {("expert", "batch", "slot", "embed")}
     hidden = {tuple(sorted(table.dims[d].name for d in v.dims)) for v in values["mlp_up"]}
     assert hidden == {("batch", "expert", "mlp", "slot"), ("batch", "mlp", "seq")}   # routed; shared and dense
     kinds = {op.kind for op in table.operations if op.primitive == "jaxplan_dispatch_forward"}

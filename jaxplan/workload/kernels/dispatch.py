@@ -6,7 +6,8 @@ section 3.2; their dispatch multiplies by one-hot matrices, this one looks up ro
 one on the way back, forward and backward. The transpose of either way is the other, with weights where tokens are.
 
 Shapes: x (B, S, D); E experts, k choices a token, n shards of the experts; a row has G groups of S / G tokens, each of
-which has C slots at every expert. Choices beyond them are dropped, first choices last.
+which has C slots at every expert. Choices beyond them are dropped, first choices last. Experts lead, as their matrices
+want: what is exchanged is a few large blocks, and nothing is transposed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from jaxplan.errors import InputError
 from jaxplan.workload.kernels.calls import named
 from jaxplan.workload.kernels.routing import CHOICES, TOKENS, Routing, chosen_by
 
-SLOTS = ("batch", "seq", "expert", "slot", "embed")     # `seq`: the groups, which lie where their tokens lie
+SLOTS = ("expert", "batch", "seq", "slot", "embed")     # `seq`: the groups, which lie where their tokens lie
 
 
 class Routes(NamedTuple):
@@ -35,7 +36,7 @@ class Routes(NamedTuple):
     Attributes:
         experts: (B, S, k) int32, the experts of a token, best first.
         slots: (B, S, k) int32, the row of what the device gets back that answers each choice; -1: it was dropped.
-        sources: (n, B, G, E / n, C) int32, the choice (row of x times k, plus its rank) that takes each slot; -1: none.
+        sources: (n, E / n, B, G, C) int32, the choice (row of x times k, plus its rank) that takes each slot; -1: none.
     """
 
     experts: jax.Array
@@ -65,7 +66,7 @@ class Exchange(Routing):
         return Routes(*named("route", self._route, self.layout, (scores_spec,), out)(lax.stop_gradient(scores)))
 
     def dispatch(self, x: jax.Array, routes: Routes) -> jax.Array:
-        """x (B, S, D) to what the experts get, (B, G, E, C, D), zeros in empty slots."""
+        """x (B, S, D) to what the experts get, (E, B, G, C, D), zeros in empty slots."""
         tokens, choices, sources, slots, _ = self._specs()
         there = named("dispatch_forward", self._there, self.layout, (tokens, sources), slots)
         back = named("dispatch_backward", self._summed, self.layout, (slots, choices), tokens)
@@ -81,7 +82,7 @@ class Exchange(Routing):
         return send(x, routes)
 
     def combine(self, fed: jax.Array, gates: jax.Array, routes: Routes) -> jax.Array:
-        """What the experts return (B, G, E, C, D), weighted by gates (B, S, k) and added up for each token, (B, S, D).
+        """What the experts return (E, B, G, C, D), weighted by gates (B, S, k) and added up for each token, (B, S, D).
 
         What the gates' gradient needs, the results back where their tokens are, bears the tag `mlp_output`.
         """
@@ -110,7 +111,8 @@ class Exchange(Routing):
             return nowhere, nowhere, nowhere, nowhere, nowhere
         spec = self.layout.spec
         rows = spec(("batch", "seq"))
-        return spec(TOKENS), spec(CHOICES), PartitionSpec(None, *rows), spec(SLOTS), PartitionSpec(None, *rows)
+        blocks = PartitionSpec(None, None, *rows)
+        return spec(TOKENS), spec(CHOICES), blocks, spec(SLOTS), blocks
 
     # what follows runs on one device's arrays: b rows, s tokens of each, g groups
 
@@ -119,7 +121,7 @@ class Exchange(Routing):
         (b, s, k), g, experts = chosen.shape, self.groups_here, self.shape.experts
         if s % g:
             raise InputError(f"{s} tokens of a row in {g} groups", "groups that divide them")
-        tokens, local, slots = s // g, experts // self.shards, self.capacity(s // g)
+        tokens, slots = s // g, self.capacity(s // g)
         # by rank and then by token: first choices are served first
         queue = jnp.swapaxes(chosen.reshape(b * g, tokens, k), 1, 2).reshape(b * g, k * tokens)
         order = jnp.argsort(queue, axis=1, stable=True)
@@ -128,26 +130,29 @@ class Exchange(Routing):
         group = jnp.arange(b * g)[:, None]
 
         place = jnp.argsort(order, axis=1) - jnp.take_along_axis(starts, queue, 1)
-        row = ((queue // local * (b * g) + group) * local + queue % local) * slots + place
+        row = (queue * (b * g) + group) * slots + place
         row = jnp.where(place < slots, row, -1).reshape(b, g, k, tokens)
         answer = jnp.swapaxes(row, 2, 3).reshape(b, s, k)
 
         taken = starts[..., None] + jnp.arange(slots)
         entry = jnp.take_along_axis(order, taken.reshape(b * g, -1).clip(max=k * tokens - 1), 1).reshape(taken.shape)
         source = (group[..., None] * tokens + entry % tokens) * k + entry // tokens
-        source = jnp.where(taken < ends[..., None], source, -1).reshape(b, g, self.shards, local, slots)
-        return chosen, answer.astype(jnp.int32), jnp.moveaxis(source, 2, 0).astype(jnp.int32)
+        source = jnp.moveaxis(jnp.where(taken < ends[..., None], source, -1), 1, 0)
+        source = source.reshape(self.shards, experts // self.shards, b, g, slots)
+        return chosen, answer.astype(jnp.int32), source.astype(jnp.int32)
 
     def _there(self, x: jax.Array, sources: jax.Array) -> jax.Array:
         return self._at_experts(_taken(x, sources // self.shape.top_k))
 
     def _at_experts(self, sent: jax.Array) -> jax.Array:
-        """(n, b, g, E / n, C, D), one part for each shard of the experts, to what this shard gets, (n b, g, ...)."""
-        return self._swapped(sent).reshape(-1, *sent.shape[2:])
+        """(n, E / n, b, g, C, D), for each shard of the experts, to what this one gets, (E / n, n b, g, C, D)."""
+        received = jnp.swapaxes(self._swapped(sent), 0, 1)
+        return received.reshape(received.shape[0], -1, *received.shape[3:])
 
     def _at_tokens(self, fed: jax.Array) -> jax.Array:
-        """The way back: (n b, g, E / n, C, D) to (n, b, g, E / n, C, D)."""
-        return self._swapped(fed.reshape(self.shards, -1, *fed.shape[1:]))
+        """The way back: (E / n, n b, g, C, D) to (n, E / n, b, g, C, D)."""
+        parts = fed.reshape(fed.shape[0], self.shards, -1, *fed.shape[2:])
+        return self._swapped(jnp.swapaxes(parts, 0, 1))
 
     def _swapped(self, parts: jax.Array) -> jax.Array:
         return lax.all_to_all(parts, self.expert_axes, 0, 0, tiled=True) if self.expert_axes else parts
