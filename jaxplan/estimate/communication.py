@@ -55,9 +55,9 @@ class _Move:
     held: frozenset[str]
     times: int
     scope: tuple[str, ...]
-    #: Whether it runs once a step, over what microbatches have added up in float32; `either`: it has another kind
-    #: where microbatches are accumulated than where they are not.
-    once: Literal["no", "always", "either"] = "no"
+    #: Of gradients that are whole on every replica: `apart` where microbatches are not accumulated, `added up` (in
+    #: float32, all contributions to a parameter together) where they are.
+    gradients: Literal["", "apart", "added up"] = ""
 
 
 def traffic(view: View) -> tuple[Traffic, ...]:
@@ -68,7 +68,7 @@ def traffic(view: View) -> tuple[Traffic, ...]:
         old_bytes, old_count = found[key]
         found[key] = (old_bytes + nbytes, old_count + count)
 
-    for move in [*_reads(view), *_writes(view), *_updates(view)]:
+    for move in [*_reads(view), *_writes(view), *_added_up(view), *_updates(view)]:
         axes = tuple(axis for axis in AXES if axis in move.axes)
         add((move.kind, axes, not view.has_batch(move.dims)), *_per_step(view, move))
     for (kind, axes, _, prefetchable), nbytes, count in exchanges(view):
@@ -89,18 +89,14 @@ def _per_step(view: View, move: _Move) -> tuple[Terms, Terms]:
         return nbytes, view.executions(move.times, move.dims, phase, inside)
 
     if move.phase == "update":
-        return of("update")
+        once = of("update")
+        return once if not move.gradients else (once[0].times(accumulating=1), once[1].times(accumulating=1))
     nbytes, count = of(move.phase)
-    if move.once != "no":
+    if move.gradients:
+        # a stage adds them up, too
         wider = ADDED_UP_BYTES * view.table.elements(move.dims) / move.nbytes - 1
-        nbytes = nbytes.times(microbatches=-1)
-        nbytes = nbytes + nbytes.times(accumulating=1) * wider + nbytes.times(pipelining=1) * wider
-        count = count.times(microbatches=-1)
-    if move.once == "either":
-        nbytes, count = (
-            (each.times(accumulating=1) if move.kind == "reduce-scatter" else unless("accumulating", each))
-            for each in (nbytes, count)
-        )
+        nbytes = nbytes + nbytes.times(pipelining=1) * wider
+        nbytes, count = unless("accumulating", nbytes), unless("accumulating", count)
     weight = not view.has_batch(move.dims)
     again = move.kind == "all-gather" and move.phase == "backward"
     if weight and inside and again:
@@ -130,6 +126,21 @@ def _reads(view: View) -> Iterator[_Move]:
             yield _Move("all-gather", frozenset(gathered), *about, frozenset(set(owners) - gathered), times, scope)
         if moved - gathered:
             yield _Move("all-to-all", frozenset(moved - gathered), *about, frozenset(owners), times, scope)
+
+
+def _added_up(view: View) -> Iterator[_Move]:
+    """Gradients that are whole on every replica, added up over microbatches: reduced over `data` once a step.
+
+    Scattered where the optimizer's state is, if that lies over `data` (ZeRO-1).
+    """
+    for leaf in view.table.parameters:
+        owners = view.gradient_owners(leaf.dims, inside=False)
+        names = [view.names[d] for d in leaf.dims]
+        for axis in REPLICAS - set(owners):
+            scattered = axis in view.rules.storage_of_optimizer.owners(names, (axis,))
+            kind = "reduce-scatter" if scattered else "all-reduce"
+            nbytes = view.table.elements(leaf.dims) * ADDED_UP_BYTES
+            yield _Move(kind, frozenset({axis}), "update", leaf.dims, nbytes, frozenset(owners), 1, (), "added up")
 
 
 def _updates(view: View) -> Iterator[_Move]:
@@ -239,8 +250,7 @@ def _moved_results(view: View, run: Executed, over: frozenset[str]) -> Iterator[
 def _reductions(view: View, value: int, over: frozenset[str], run: Executed) -> Iterator[_Move]:
     """The reduction of a partial sum: scattered over the axes that the result owns, whole over the others.
 
-    Gradients that are whole on every replica are added up over microbatches first and reduced over `data` once a step:
-    scattered where the optimizer's state is, if that lies over `data` (ZeRO-1).
+    Gradients that are whole on every replica and that microbatches add up first are `_added_up`'s.
     """
     op, dims = run.operation, view.table.values[value].dims
     inside, is_gradient = LAYERS in op.scope, run.phase == "backward" and not view.has_batch(dims)
@@ -248,10 +258,7 @@ def _reductions(view: View, value: int, over: frozenset[str], run: Executed) -> 
     about = (run.phase, dims, view.table.nbytes(value))
     once = (over - owners) & REPLICAS if is_gradient else frozenset()
     if once:
-        names = [view.names[d] for d in dims]
-        scattered = once <= set(view.rules.storage_of_optimizer.owners(names, once))
-        for kind in ("all-reduce", "reduce-scatter") if scattered else ("all-reduce",):
-            yield _Move(kind, once, *about, owners, op.times, op.scope, "either" if scattered else "always")
+        yield _Move("all-reduce", once, *about, owners, op.times, op.scope, "apart")
     if over - owners - once:
         yield _Move("all-reduce", over - owners - once, *about, owners, op.times, op.scope)
     if over & owners:

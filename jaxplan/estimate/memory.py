@@ -16,6 +16,7 @@ from jaxplan.estimate.scheduler import Scheduler
 from jaxplan.estimate.terms import Terms, total, unless
 from jaxplan.estimate.view import Executed, View
 from jaxplan.workload.cut import LAYERS
+from jaxplan.workload.table import Leaf
 
 PARTS = ("params", "optimizer", "batch", "gradients", "activations", "workspace")
 
@@ -61,7 +62,7 @@ def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
     on_device = view.cut.on_device
     stacked = total([view.stacked(v) for v in on_device if table.values[v].copies > 1])
     saved = stacked + total([view.live(v) for v in on_device if table.values[v].copies == 1])
-    group = total([view.live(v) for v in view.cut.inside]) * view.cut.group
+    group = total([view.live(v) for v in view.cut.inside]) * view.cut.group + _group_of_weights(view, stacks)
     resident = frozenset(
         {i for i, value in enumerate(table.values) if value.kind == "parameter"} | {*on_device, *view.cut.inside}
     )
@@ -82,8 +83,28 @@ def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
             stage, grads = held * (1 + wide), grads + of_layers.times(pipelining=1) * -1.0
         for point in _largest(working_sets(view, runs, resident, scheduler)):
             moments.append(Moment(f"{name}: {point.name}", grads, kept, point.alive + casts + stage + rows))
-    moments.append(Moment("update", gradients, Terms(), Terms()))
+    moments.append(Moment("update", gradients, Terms(), _update(view)))
     return tuple(moments)
+
+
+def _update(view: View) -> Terms:
+    """What the update brings together: an optimizer's state that the host has, and changes on their way to replicas.
+
+    Under ZeRO-1 a replica computes its part of the changes; all of them are gathered before any is applied.
+    """
+    table = view.table
+    state = view.leaf_bytes(view.rules.storage_of_optimizer, table.optimizer).times(offloaded=1)
+    changes = view.leaf_bytes(view.rules.storage, table.parameters) if view.rules.optimizer else Terms()
+    return state + changes
+
+
+def _group_of_weights(view: View, stacks: tuple[Leaf, ...]) -> Terms:
+    """A group's weights, cut from their stacks, and their gradients on the way there; none where layers are alone."""
+    layers = {view.table.dims[d].size for leaf in stacks for d in leaf.dims if view.names[d] == LAYERS}
+    if view.cut.group == 1 or not layers:
+        return Terms()
+    both = view.leaf_bytes(view.rules.storage, stacks) + view.leaf_bytes(view.rules.storage_of_gradients, stacks)
+    return both.times(stage=1) * (view.cut.group / max(layers))
 
 
 def _cast_weights(view: View) -> Terms:
