@@ -24,7 +24,7 @@ DEFAULT_SEQUENCES_PER_DEVICE = 4
 DEFAULT_TOKENS = 2048       # of a sequence, where a user's program takes a length and nobody gives one
 ATTENTION_KERNELS = {"tpu": "splash", "cuda": "cudnn", "rocm": "blockwise"}
 SPLASH_SEQ = 128            # the TPU's kernel works on blocks of that many tokens
-CUDNN_HEAD_DIM = (8, 128)   # cuDNN's takes multiples of the first up to the second (JAX, compiling without a GPU)
+CUDNN_HEAD_DIM = 8          # cuDNN's takes multiples of it, from Hopper on up to 256, else 128 (JAX's own check)
 DISPATCH = ("capacity", "dropless")
 MIN_SEQ = 2                 # tokens that a causal language model learns anything from
 
@@ -153,11 +153,13 @@ def attention_kernel(machine: Machine, workload: Workload) -> str:
 
 def attention_note(machine: Machine, workload: Workload) -> str:
     """Why the model cannot have the machine's own attention kernel, or an empty text."""
-    step, largest = CUDNN_HEAD_DIM
-    width = workload.model.head_dim if workload.model is not None else step
-    if machine.platform != "cuda" or (width % step == 0 and width <= largest):
+    width = workload.model.head_dim if workload.model is not None else CUDNN_HEAD_DIM
+    target = machine.chip.target
+    hopper = target is not None and float(target.compute_capability) >= 9.0
+    largest = 256 if hopper else 128
+    if machine.platform != "cuda" or (width % CUDNN_HEAD_DIM == 0 and width <= largest):
         return ""
     return (
-        f"attention in blocks of XLA operations: cuDNN's kernel takes heads of a multiple of {step} up to {largest} "
-        f"wide, {workload.name} has {width}"
+        f"attention in blocks of XLA operations: cuDNN's kernel takes heads of a multiple of {CUDNN_HEAD_DIM} up to "
+        f"{largest} wide, {workload.name} has {width}"
     )

@@ -219,8 +219,9 @@ def test_kernels_by_what_they_take():
         machine = catalogue.machine("1x1", chip)
         return attention_kernel(machine, workload_of(machine, model, None, None, None, None, "adamw"))
 
-    # cuDNN's attention takes heads up to 128 wide where no GPU says that it takes more; Gemma's are 256
-    assert kernel("h100", "llama3-8b") == "cudnn" and kernel("h100", "gemma-2b") == "blockwise"
+    # cuDNN's attention takes heads up to 128 wide, from Hopper on up to 256; Gemma's are 256, DeepSeek's 192
+    assert kernel("a100-80", "llama3-8b") == "cudnn" and kernel("a100-80", "gemma-2b") == "blockwise"
+    assert kernel("h100", "gemma-2b") == kernel("h100", "deepseek-v3") == "cudnn"
     assert kernel("v5e", "gemma-2b") == "splash"
 
 

@@ -84,8 +84,8 @@ class Kernel(Protocol):
         ...
 
 
-def kernel(name: str) -> Kernel:
-    """The kernel of that name; each is imported only when it is asked for.
+def kernel(name: str, layout: Layout | None = None) -> Kernel:
+    """The kernel of that name, for the layout's devices; each is imported only when it is asked for.
 
     Raises:
         InputError: no such kernel.
@@ -101,7 +101,7 @@ def kernel(name: str) -> Kernel:
     if name == "cudnn":
         from jaxplan.workload.kernels.cudnn import Cudnn
 
-        return Cudnn()
+        return Cudnn("" if layout is None else getattr(layout.mesh.devices.flat[0], "compute_capability", ""))
     raise InputError(f"attention kernel {name!r}", f"one of {', '.join(ATTENTION_KERNELS)}")
 
 
@@ -122,7 +122,7 @@ def attention(name: str, layout: Layout | None = None, context: str = "ring") ->
         forward = named("attention_forward", chosen.forward)
         backward = named("attention_backward", chosen.backward)
     else:
-        chosen, lse = _on_mesh(kernel(name), layout, context)
+        chosen, lse = _on_mesh(kernel(name, layout), layout, context)
         q, k = layout.spec(QUERY), layout.spec(KEY)
         forward = named("attention_forward", chosen.forward, layout, (q, k, k), (q, lse))
         backward = named("attention_backward", chosen.backward, layout, (q, k, k, q, lse, q), (q, k, k))

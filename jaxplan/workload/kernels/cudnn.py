@@ -20,13 +20,20 @@ SEED, DROPOUT = 42, 0.0  # the kernel's own defaults; without dropout the seed i
 
 
 class Cudnn:
-    """cuDNN flash attention with grouped heads; the forward pass keeps the logsumexp."""
+    """cuDNN flash attention with grouped heads; the forward pass keeps the logsumexp.
+
+    Args:
+        capability: the compute capability of the GPU that the program is for, such as 9.0; empty: the attached one.
+    """
+
+    def __init__(self, capability: str = "") -> None:
+        self.capability = capability
 
     def forward(
         self, query: jax.Array, key: jax.Array, value: jax.Array, causal: bool = True
     ) -> tuple[jax.Array, jax.Array]:
         fused = _module()
-        with _unattached(fused):
+        with _on(self.capability, fused):
             out, logsumexp = fused.dot_product_attention(
                 query,
                 key,
@@ -67,24 +74,25 @@ class Cudnn:
             residuals += ((),)
         else:
             options["is_training"] = True
-        with _unattached(fused):
+        with _on(self.capability, fused):
             grads = rule(**options, res=(*residuals, logsumexp, out), grad_output=cotangent)
         return grads[0], grads[1], grads[2]
 
 
 @contextlib.contextmanager
-def _unattached(fused: Any) -> Iterator[None]:
-    """JAX asks the attached GPU how wide a head may be (128, from Hopper on 256), and takes none for an old one.
-
-    Where none is attached the program is for another machine, whose compiler says what it cannot do.
-    """
+def _on(capability: str, fused: Any) -> Iterator[None]:
+    """JAX asks the attached GPU how wide heads may be (128, from Hopper on 256): here the one that the program is for."""
     asked = fused.check_compute_capability
-    if "cuda" not in jax.extend.backend.get_backend().platform_version:
-        fused.check_compute_capability = lambda capability: True
+    if capability:
+        fused.check_compute_capability = lambda least: _version(capability) >= _version(least)
     try:
         yield
     finally:
         fused.check_compute_capability = asked
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
 
 
 def _module() -> Any:
