@@ -81,7 +81,7 @@ class Cudnn:
 
 @contextlib.contextmanager
 def _on(capability: str, fused: Any) -> Iterator[None]:
-    """JAX asks the attached GPU how wide heads may be (128, from Hopper on 256): here the one that the program is for."""
+    """JAX asks the attached GPU how wide heads may be (128, from Hopper on 256): here, the one a program is for."""
     asked = fused.check_compute_capability
     if capability:
         fused.check_compute_capability = lambda least: _version(capability) >= _version(least)
