@@ -277,8 +277,7 @@ def _deepseek_v3(c: Config) -> ModelShape:
         scale=c.number("routed_scaling_factor", 2.5),
         choice_groups=c.integer("n_group", 8),
         chosen_groups=c.integer("topk_group", 4),
-        # early files have a coefficient; else that of the technical report (arXiv:2412.19437, section 4.2)
-        aux_coefficient=c.number("aux_loss_alpha", 0.0001),
+        aux_coefficient=c.number("aux_loss_alpha", 0.0001),     # arXiv:2412.19437, section 4.2
     )
     return _decoder(
         c,
