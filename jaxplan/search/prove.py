@@ -92,12 +92,29 @@ class _Proving:
         """The next compile that is wanted and may start, else the next partition."""
         order = self.progress.order()
         to_partition = [row for row in order if self.open("partition", row)] if self.partitions_left() else []
-        for row in [row for row in order if self.open("compile", row)][: self.compiles_wanted()]:
+        for row in self.to_compile(order)[: self.compiles_wanted()]:
             if row in to_partition:
                 return "partition", row
             if ("partition", row) not in self.pending.values():
                 return "compile", row
         return ("partition", to_partition[0]) if to_partition else None
+
+    def to_compile(self, order: list[int]) -> list[int]:
+        """Candidates that can be compiled, in the order in which they should be.
+
+        First the best of each kind (`Progress.roles`): what a compile teaches holds for its kind, and the estimates of
+        another kind may be wrong by another factor. Then by what is expected.
+        """
+        rows = [row for row in order if self.open("compile", row)]
+        if len(self.progress.compiled()) >= self.limits.top:
+            return rows
+        asked = [row for tier, row in self.pending.values() if tier == "compile"]
+        known = {int(self.progress.roles[row]) for row in [*self.progress.compiled(), *asked]}
+        first: dict[int, int] = {}
+        for row in rows:
+            if (kind := int(self.progress.roles[row])) not in known:
+                first.setdefault(kind, row)
+        return [*first.values(), *(row for row in rows if row not in first.values())]
 
     def partitions_left(self) -> bool:
         """Whether more candidates may be partitioned."""

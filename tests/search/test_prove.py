@@ -65,6 +65,22 @@ def test_compiles_top_and_partitions_first(ranking):
         assert seen.index(("partition", row)) < seen.index(("compile", row))
 
 
+def test_a_kind_of_plan_that_is_much_slower_than_estimated_loses_to_another(ranking):
+    first = Progress(ranking, plan_of=lambda row: row)
+    kind = first.roles[first.order()[0]]
+
+    class OneKindIsSlow(Scripted):
+        def compile(self, row):
+            self.time_factor = 10.0 if first.roles[row] == kind else 1.0
+            return super().compile(row)
+
+    progress, _ = run(ranking, OneKindIsSlow(ranking))
+    others = [row for row in first.order() if first.roles[row] != kind]
+    assert progress.roles[progress.compiled()[0]] != kind
+    assert progress.time_s(progress.compiled()[0]) == pytest.approx(min(ranking.value_s[others]), rel=1e-3)
+    assert len({int(progress.roles[row]) for row in progress.compiled()}) >= 3
+
+
 def test_learns_the_ratio_of_time(ranking):
     progress, _ = run(ranking, Scripted(ranking, time_factor=2.0))
     assert progress.time_ratio == pytest.approx(2.0)     # of every candidate, alike or not
