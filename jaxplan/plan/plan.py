@@ -138,9 +138,20 @@ class Plan:
 
     @property
     def sequence_shards(self) -> int:
-        """Into how many parts a row's sequence is cut between blocks: the groups whose tokens experts take together."""
+        """Into how many parts a row's sequence is cut between blocks."""
         tensor = self.size_of_role("tensor") if self.sequence_sharding else 1
         return self.size_of_role("context") * tensor
+
+    @property
+    def expert_groups(self) -> int:
+        """Groups of a row whose tokens experts take together: one a shard of the sequence.
+
+        Twice as many where a shard has two pieces of the sequence (ring attention's zig-zag order), so that a group is
+        one piece of it and the same tokens in any order.
+        """
+        two = self.context_attention == "ring" and self.size_of_role("context") > 1
+        tensor = self.sequence_shards // self.size_of_role("context")
+        return self.sequence_shards * (2 if two and tensor % 2 else 1)
 
     @property
     def batch_shards(self) -> int:

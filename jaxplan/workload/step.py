@@ -174,7 +174,7 @@ def _decoder(plan: Plan, layout: Layout | None, parts: Parts, transform: optax.G
             plan.repeats,
             work.dispatch,
             work.capacity_factor,
-            plan.sequence_shards,
+            plan.expert_groups,
         ),
         compute_dtype=work.compute_dtype,
         parameter_dtype=work.parameter_dtype,

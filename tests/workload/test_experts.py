@@ -184,7 +184,7 @@ CASES = [
     (PLAIN, {"expert": 4, "fsdp": 2}, "none", DROPS),
     (PLAIN, {"expert": 2, "tensor": 2, "fsdp": 2}, "full", DROPS),
     (PLAIN, {"expert": 2, "tensor": 2, "data": 2}, "dots", DROPS | {"sequence_sharding": False}),
-    (PLAIN, {"expert": 2, "context": 2, "fsdp": 2}, "full", DROPS | {"context_attention": "ulysses"}),
+    (PLAIN, {"expert": 2, "context": 2, "fsdp": 2}, "full", DROPS),
     (RICH, {"expert": 4, "fsdp": 2}, "full", DROPS),
     (RICH, {"expert": 2, "data": 2, "fsdp": 2}, "none", {"zero1": True}),
     (RICH, {"tensor": 4, "fsdp": 2}, "mlp", DROPS),
@@ -204,7 +204,7 @@ def label(value):
 def test_loss_and_gradients_do_not_depend_on_the_mesh(shape, sizes, remat, decisions):
     plan = plan_of(shape, sizes, remat, **decisions)
     work = {key: decisions[key] for key in ("dispatch", "capacity_factor") if key in decisions}
-    params, loss, grads = alone(shape, plan.sequence_shards, tuple(work.items()))
+    params, loss, grads = alone(shape, plan.expert_groups, tuple(work.items()))
     got_loss, got = sharded(plan, params)
     assert float(got_loss) == pytest.approx(float(loss), rel=LOSS)
     assert worst(got, grads) <= GRADIENT
