@@ -11,7 +11,7 @@ from jaxplan.plan.plan import Plan, mesh_axes
 from jaxplan.plan.sharding import AXES
 from jaxplan.search.asked import Asked, parse
 from jaxplan.search.meshes import meshes
-from jaxplan.search.rank import rank
+from jaxplan.search.rank import MEMORY_MARGIN, rank
 from jaxplan.search.space import enumerate_space
 from jaxplan.search.why_not import broken_rule, illegal, why_not
 
