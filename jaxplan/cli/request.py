@@ -77,7 +77,8 @@ def workload_of(
         )
     _check_experts(shape, given_experts)
     if shape.experts is not None:
-        assumed += [name for name in EXPERT_FLAGS if name not in given_experts]
+        matters = "hot_expert_factor" if given_experts.get("dispatch") == "dropless" else "capacity_factor"
+        assumed += [name for name in ("dispatch", matters) if name not in given_experts]
     dtypes = dtypes_of(precision)
     return Workload(shape, batch, seq, optimizer, defaults=tuple(assumed), **dtypes, **given_experts)
 
@@ -90,6 +91,10 @@ def _check_experts(shape: ModelShape | None, given: Mapping[str, Any]) -> None:
         raise InputError(f"{flags} with {what}", "a model of the catalogue that has a mixture of experts")
     if given.get("dispatch", DISPATCH[0]) not in DISPATCH:
         raise InputError(f"--dispatch {given['dispatch']}", f"one of {', '.join(DISPATCH)}")
+    if "hot_expert_factor" in given and given.get("dispatch") != "dropless":
+        raise InputError("--hot-expert with a capacity, beyond which no expert takes tokens", "--dispatch dropless")
+    if "capacity_factor" in given and given.get("dispatch") == "dropless":
+        raise InputError("--capacity-factor with --dispatch dropless", "one of them")
     for name in ("capacity_factor", "hot_expert_factor"):
         if not math.isfinite(given.get(name, 1.0)) or given.get(name, 1.0) < 1:
             raise InputError(f"{EXPERT_FLAGS[name]} {given[name]:g}", "a number of at least 1")

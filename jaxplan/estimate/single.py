@@ -33,7 +33,7 @@ def prepared(plan: Plan, table: Table) -> tuple[Estimator, np.ndarray]:
     counts = plan.microbatches, plan.loss_chunks
     variables = rows(sizes, *counts, pipeline_of(plan), ulysses, plan.offload_optimizer)
     work = plan.workload
-    return Estimator(view, plan.machine, work.hot_expert_factor, work.matmul_dtype), variables
+    return Estimator(view, plan.machine, work.busiest_share, work.matmul_dtype), variables
 
 
 def pipeline_of(plan: Plan) -> Pipeline | None:

@@ -111,14 +111,14 @@ class Estimator:
     """One table under one view, ready for many plans on one machine.
 
     Args:
-        hot_expert_factor: how many times its even share of the tokens the device with the busiest experts gets.
+        busiest_share: the tokens of the device with the busiest experts over the even share (`Workload.busiest_share`).
         matmul_dtype: of the operands of the layers' matmuls, if it is not that which the table has.
     """
 
     def __init__(
-        self, view: View, machine: Machine, hot_expert_factor: float = 1.0, matmul_dtype: str = ""
+        self, view: View, machine: Machine, busiest_share: float = 1.0, matmul_dtype: str = ""
     ) -> None:
-        self.view, self.machine, self.hot = view, machine, hot_expert_factor
+        self.view, self.machine, self.hot = view, machine, busiest_share
         self.matmul_dtype = matmul_dtype or view.table.compute_dtype
         ledger = memory(view, SCHEDULERS[machine.platform])
         self.works, self.collectives = work(view), traffic(view)

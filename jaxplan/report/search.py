@@ -85,7 +85,7 @@ def row_of(progress: Progress, candidate: int, table: Table) -> Row:
         estimate=estimate,
         memory_bytes=memory,
         step_time_s=time,
-        mfu=table.model_flops / peak / time["value"],
+        mfu=table.needed_flops(plan.workload.room_factor) / peak / time["value"],
         bottleneck=bottleneck,
         proof=_proof(proofs),
         fits=memory["total"] * (1 if memory["source"] == "compiled" else 1 + MEMORY_MARGIN) <= memory["capacity"]

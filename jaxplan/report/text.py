@@ -41,9 +41,11 @@ def header(machine: Machine, workload: Workload, parameters: int | None) -> list
         f"Batch     {tokens}{assumed('batch', 'seq')}",
     ]
     if workload.model is not None and workload.model.experts is not None:
-        room = f" with room for {workload.capacity_factor:g} times the even share" * (workload.dispatch == "capacity")
-        hot = f", the busiest device {workload.hot_expert_factor:g} times the even share"
-        lines.append(f"Experts   {workload.dispatch} dispatch{room}{hot}{assumed(*EXPERT_FLAGS)}")
+        said = {
+            "capacity": f"an expert takes at most {workload.capacity_factor:g} times its even share of tokens",
+            "dropless": f"the busiest device gets {workload.hot_expert_factor:g} times its even share of tokens",
+        }
+        lines.append(f"Experts   {workload.dispatch}: {said[workload.dispatch]}{assumed(*EXPERT_FLAGS)}")
     return lines + [f"Note      {note}" for note in machine.notes]
 
 

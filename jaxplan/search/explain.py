@@ -77,7 +77,7 @@ def anatomy(plan: Plan, table: Table) -> Anatomy:
         moved=moved,
         axes=tuple(axis_use(axis, plan, estimator, variables, network, moved) for axis in large_axes(plan)),
         orders=orders(plan, table),
-        model_flops=table.model_flops,
+        model_flops=table.needed_flops(plan.workload.room_factor),
         executed_flops=float(here.flops[0, matrix].sum()) * plan.machine.devices,
         bubble=bubble,
     )

@@ -121,6 +121,6 @@ def _estimators(space: Space, table: Table, machine: Machine) -> tuple[tuple[Est
         views.setdefault(layout, View(table, rules, cuts[cut]))
         if (layout, cut) not in made:
             view = views[layout].under(cuts[cut])
-            made[layout, cut] = len(made), Estimator(view, machine, work.hot_expert_factor, work.matmul_dtype)
+            made[layout, cut] = len(made), Estimator(view, machine, work.busiest_share, work.matmul_dtype)
         places.append(made[layout, cut][0])
     return tuple(estimator for _, estimator in made.values()), np.array(places)[inverse.reshape(-1)]

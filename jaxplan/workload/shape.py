@@ -160,7 +160,8 @@ class Workload:
 
     Of a mixture of experts: `dispatch` says whether an expert takes at most `capacity_factor` times its even share of
     a group of tokens (`capacity`; Lepikhin et al. 2020, arXiv:2006.16668, section 2.2) or whatever comes (`dropless`;
-    Gale et al. 2022, arXiv:2211.15841); `hot_expert_factor` how many times its even share the busiest device gets.
+    Gale et al. 2022, arXiv:2211.15841); `hot_expert_factor` is how many times
+    its even share the busiest device then gets.
     """
 
     model: ModelShape | None
@@ -185,6 +186,17 @@ class Workload:
     @property
     def name(self) -> str:
         return self.model.name if self.model is not None else self.reference.rpartition("/")[2]
+
+    @property
+    def room_factor(self) -> float:
+        """Work that experts do over the work of the tokens that choose them: with a capacity they do all of it."""
+        mixture = self.model is not None and self.model.experts is not None
+        return self.capacity_factor if mixture and self.dispatch == "capacity" else 1.0
+
+    @property
+    def busiest_share(self) -> float:
+        """The busiest device's tokens over the even share; with a capacity no device gets more than its room."""
+        return self.hot_expert_factor if self.dispatch == "dropless" else 1.0
 
     @property
     def tokens(self) -> int:

@@ -140,10 +140,19 @@ class Table:
 
     @property
     def model_flops(self) -> float:
+        """FLOPs that the mathematics needs, if every place of an expert is taken (`needed_flops`)."""
+        return self.needed_flops(1.0)
+
+    def needed_flops(self, room_factor: float) -> float:
         """FLOPs that the mathematics needs: three times the forward matmuls and attention (Chowdhery et al. 2022,
-        arXiv:2204.02311, appendix B: backward costs twice forward; recomputation does not count)."""
+        arXiv:2204.02311, appendix B: backward costs twice forward; recomputation does not count).
+
+        Args:
+            room_factor: places of experts over the tokens that take them: empty places do not count.
+        """
+        expert = {i for i, dim in enumerate(self.dims) if dim.name == "expert"}
         return 3.0 * sum(
-            op.flops * op.times
+            op.flops * op.times / (room_factor if expert & set(op.dims) else 1.0)
             for op in self.operations
             if op.phase == "forward" and op.kind in ("matmul", "attention")
         )
