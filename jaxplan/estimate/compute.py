@@ -65,7 +65,7 @@ def work(view: View) -> tuple[Work, ...]:
         key = (*about, *sorted(flops.coefficients)) if heavy else about
         old_flops, old_bytes = merged[key]
         merged[key] = (old_flops + flops, old_bytes + nbytes)
-    return tuple(Work(*key[:4], *costs) for key, costs in merged.items())
+    return tuple(Work(key[0], key[1], key[2], key[3], *costs) for key, costs in merged.items())
 
 
 def _bytes(view: View, run: Executed, kept: frozenset[int], passes: set | None) -> Terms:

@@ -168,10 +168,11 @@ class Estimator:
         for i in range(0, len(variables), CHUNK):
             some, on = variables[i : i + CHUNK], mesh[i : i + CHUNK]
             spent, held = self._split(self._totals.evaluate(some))
-            work_s = tuple(each.sum(axis=1) for each in self._work_s(spent, some))
-            moved_s = self._collective_s(spent, some, on, network)
+            ideal_s, busy_s = (each.sum(axis=1) for each in self._work_s(spent, some))
+            ideal_moved_s, moved_s = self._collective_s(spent, some, on, network)
             out[i : i + CHUNK, 0] = held.max(axis=1)
-            out[i : i + CHUNK, 1:] = np.column_stack(step_s(*work_s, *moved_s, self._prefetchable))
+            times = step_s(ideal_s, busy_s, ideal_moved_s, moved_s, self._prefetchable)
+            out[i : i + CHUNK, 1:] = np.column_stack(times)
         return out
 
     def _split(self, costs: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:

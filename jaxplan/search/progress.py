@@ -52,8 +52,8 @@ class Progress:
     @cached_property
     def roles(self) -> np.ndarray:
         """Which of tensor, context, expert, stage a candidate has, one bit each: estimates err alike by it."""
-        axes = enumerate(("tensor", "context", "expert", "stage"))
-        return sum((self.ranking.space.size_of(axis) > 1) * 2**i for i, axis in axes)
+        bits = [self.ranking.space.size_of(axis) > 1 for axis in ("tensor", "context", "expert", "stage")]
+        return np.array(bits).T @ (1 << np.arange(len(bits)))
 
     def compiled(self) -> list[int]:
         """Candidates that the target's compiler accepted, fastest first."""

@@ -62,5 +62,6 @@ def _after(gradients: Tree, state: Tree) -> Tree:
     return structure.unflatten(held)
 
 
-def _moved(tree: Tree, space: jax.memory.Space) -> Tree:
+def _moved(tree: Tree, space: Any) -> Tree:
+    """Every array with dims, in that `jax.memory.Space`."""
     return jax.tree.map(lambda array: jax.device_put(array, space) if array.ndim else array, tree)

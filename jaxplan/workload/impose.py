@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxplan.plan.sharding import Rules
 from jaxplan.workload.interpreter import inner_jaxpr, is_literal, open_jaxpr, scan_counts, walk
@@ -36,7 +36,7 @@ def impose(
     params: Any,
     batch: Any,
     rules: Rules,
-    mesh: Mesh,
+    mesh: Mesh | AbstractMesh,
     parameter_dims: Any = None,
     batch_dims: Any = None,
 ) -> Callable[[Any, Any], Any]:
@@ -77,7 +77,7 @@ class _Layout:
     recorder: Recorder
     names: dict[int, str]
     rules: Rules
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
 
     def sharding(self, shape: Shape, whole: Shape = (), table: Shape = ()) -> NamedSharding:
         """The sharding of a shape, in an operation over the atoms of `whole`.

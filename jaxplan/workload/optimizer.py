@@ -23,7 +23,7 @@ Tree = Any
 # chosen, not tuned: Llama 3's peak rate and decay (Grattafiori et al. 2024, arXiv:2407.21783, table 3)
 LEARNING_RATE = 3e-4
 WEIGHT_DECAY = 0.1
-ADAM = {"b1": 0.9, "b2": 0.95}
+ADAM: Mapping[str, Any] = {"b1": 0.9, "b2": 0.95}
 
 # Muon's update at the size of AdamW's, so that both take one rate (Liu et al. 2025, arXiv:2502.16982, equation 4)
 MUON_RMS = 0.2
