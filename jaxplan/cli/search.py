@@ -115,6 +115,7 @@ class Search:
                 if self.progress.order():
                     self.prove(tiers)
                 if not self.progress.order():
+                    self.say("nothing fits: looking for the smallest change that would")
                     self.changes = tuple(changes_that_fit(self.workload, self.machine, tiers.trace))
                 for note in tiers.cache.warnings:
                     self.note(note)
@@ -184,7 +185,8 @@ class Search:
                 self.stdout.print(line, markup=False)
             return
         self.stdout.print(self.grid(report.rows, self.stdout))
-        for line in [*text.comparison(report), *text.why_lines(report), *text.rejected_lines(report)]:
+        why = [*text.comparison(report), *text.why_lines(report)] if self.objective == "time" else []
+        for line in [*why, *text.rejected_lines(report)]:
             self.stdout.print(line, markup=False)
         self.stdout.print(f"Stopped because {report.stopped}.", markup=False)
         if self.unwritten is not None:

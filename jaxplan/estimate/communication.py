@@ -133,7 +133,7 @@ def _added_up(view: View) -> Iterator[_Move]:
 
     Scattered where the optimizer's state is, if that lies over `data` (ZeRO-1).
     """
-    for leaf in view.table.parameters:
+    for leaf in view.table.parameters if view.apart else ():
         owners = view.gradient_owners(leaf.dims, inside=False)
         names = [view.names[d] for d in leaf.dims]
         for axis in REPLICAS - set(owners):
@@ -256,7 +256,7 @@ def _reductions(view: View, value: int, over: frozenset[str], run: Executed) -> 
     inside, is_gradient = LAYERS in op.scope, run.phase == "backward" and not view.has_batch(dims)
     owners = frozenset(view.gradient_owners(dims, inside) if is_gradient else view.owners(dims, inside))
     about = (run.phase, dims, view.table.nbytes(value))
-    once = (over - owners) & REPLICAS if is_gradient else frozenset()
+    once = (over - owners) & REPLICAS if is_gradient and view.apart else frozenset()
     if once:
         yield _Move("all-reduce", once, *about, owners, op.times, op.scope, "apart")
     if over - owners - once:

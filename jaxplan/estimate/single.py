@@ -27,7 +27,7 @@ def estimate_plan(plan: Plan, table: Table) -> Estimate:
 
 def prepared(plan: Plan, table: Table) -> tuple[Estimator, np.ndarray]:
     """The estimator of a plan's rules and rematerialization, and the plan's variables, float [1, variables]."""
-    view = View(table, plan.rules, policy_cut(table, policy(plan.remat)))
+    view = View(table, plan.rules, policy_cut(table, policy(plan.remat)), plan.workload.model is not None)
     sizes = tuple(plan.size(axis) for axis in AXES)
     ulysses = plan.context_attention == "ulysses"
     counts = plan.microbatches, plan.loss_chunks

@@ -45,17 +45,20 @@ class View:
 
     Inside of the loop over layers the axis `stage` holds layers and shards nothing else; outside of it a stage is one
     more part of the batch.
+
+    Args:
+        apart: replicas add up their gradients over microbatches before they reduce them, as the reference decoder's do.
     """
 
-    def __init__(self, table: Table, rules: Rules, cut: Cut) -> None:
-        self.table, self.rules, self.cut = table, rules, cut
+    def __init__(self, table: Table, rules: Rules, cut: Cut, apart: bool = True) -> None:
+        self.table, self.rules, self.cut, self.apart = table, rules, cut, apart
         self.names = [dim.name for dim in table.dims]
         self.answers: dict[Callable, Any] = {}
         self.layout: dict[Any, Any] = {}        # answers that the table and the rules decide alone
 
     def under(self, cut: Cut) -> View:
         """The same table and rules under another cut; what only they decide is shared."""
-        other = View(self.table, self.rules, cut)
+        other = View(self.table, self.rules, cut, self.apart)
         other.layout = self.layout
         return other
 

@@ -35,6 +35,14 @@ def load(path: str | os.PathLike[str]) -> LoadedPlan:
     return LoadedPlan(files.read(path), Path(path))
 
 
+#: What the figures of a plan with these axes assume of a step, beside its arrays' shardings.
+CODE_OF_AXES = {
+    "stage": "they are of a pipeline, whose stages pass microbatches on",
+    "context": "they are of ring or Ulysses attention, which sees all keys without gathering them",
+    "expert": "they are of an exchange of tokens by all-to-all",
+}
+
+
 @dataclass(frozen=True)
 class LoadedPlan:
     """A plan and what can be done with it.
@@ -164,8 +172,19 @@ class LoadedPlan:
 
         Returns:
             A callable; it compiles at its first call, and refuses what would be replicated in silence.
+
+        Warns:
+            PlanWarning: the plan has axes whose work PartitionSpecs alone do not do.
         """
         mesh = self._mesh(mesh)
+        for axis, missing in CODE_OF_AXES.items():
+            if self.record.plan.size(axis) > 1:
+                warnings.warn(
+                    f"the plan's axis {axis} shards this step's arrays; {missing}, which this step has to do itself "
+                    "(`jaxplan.workload.step.build` makes the reference decoder's step, which does)",
+                    PlanWarning,
+                    stacklevel=2,
+                )
         return PlannedStep(
             train_step,
             mesh,

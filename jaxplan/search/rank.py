@@ -118,7 +118,7 @@ def _estimators(space: Space, table: Table, machine: Machine) -> tuple[tuple[Est
         missing = {axis for i, axis in enumerate(TELLING) if not bits >> i & 1}
         rules = space.rule_sets[rule_set].rules(work).on(axis for axis in AXES if axis not in missing)
         layout = str(rules.to_json())
-        views.setdefault(layout, View(table, rules, cuts[cut]))
+        views.setdefault(layout, View(table, rules, cuts[cut], work.model is not None))
         if (layout, cut) not in made:
             view = views[layout].under(cuts[cut])
             made[layout, cut] = len(made), Estimator(view, machine, work.busiest_share, work.matmul_dtype)

@@ -30,7 +30,7 @@ class Program:
 
     Attributes:
         loss: (params, batch) to a scalar that is differentiable in params: a mean over the batch, so that the mean
-            over microbatches, and over the replicas that have different ones, is the same.
+            over microbatches is the same.
         params: pytree of floating-point arrays or `jax.ShapeDtypeStruct`; Flax's boxes and variables may name dims.
         batch: pytree of arrays or `jax.ShapeDtypeStruct`; the leading dim of each is the batch. Scalars and typed
             PRNG keys are the same for every device and microbatch.

@@ -25,6 +25,7 @@ import jaxplan
 from jaxplan.errors import InputError
 from jaxplan.plan import files
 from jaxplan.plan.devices import canonical, same_chip
+from jaxplan.plan.plan import mesh_axes
 from jaxplan.plan.record import PlanRecord
 from jaxplan.plan.step import PlanWarning
 from jaxplan.plan.tree import _names as box_names
@@ -535,3 +536,11 @@ def test_a_step_compiles_for_a_machine_that_is_not_here() -> None:
     assert int(aliased) == 512 * 1024 * 4 // 4
     (x0, y0, _), (x1, y1, _) = json.loads(coords)
     assert abs(x0 - x1) + abs(y0 - y1) == 1
+
+
+@pytest.mark.parametrize(("axis", "word"), [("stage", "pipeline"), ("context", "ring or Ulysses")])
+def test_axes_that_need_more_than_shardings_are_said(axis: str, word: str) -> None:
+    plan = dataclasses.replace(make_plan(zero1=False), axes=mesh_axes({axis: 2, "fsdp": 4}))
+    loaded = LoadedPlan(make_record(plan))
+    with pytest.warns(PlanWarning, match=f"axis {axis} shards .* {word}"):
+        loaded.jit(lambda state, batch: state, mesh=loaded.mesh(virtual=True))
