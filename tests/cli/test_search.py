@@ -147,21 +147,21 @@ def test_a_batch_that_nothing_divides(run, tiny, tmp_path):
 
 
 def test_what_fits_nowhere_names_the_nearest_miss_and_what_would_fit(run, home):
-    # 2 layers x 3 x 16384 x 65536 = 6.4 B parameters: 26 GB of float32, as much of gradients; an A100 has 40 GB. The
-    # nearest miss keeps AdamW's two moments in the host's memory
+    # 2 layers x 3 x 16384 x 65536 = 6.4 B parameters: 26 GB of float32, as much of gradients, and AdamW's two moments,
+    # which the device needs for the update at the latest; an A100 has 40 GB
     (home / "wide.toml").write_text(TINY.replace("embed = 64", "embed = 16384").replace("mlp = 128", "mlp = 65536"))
     arguments = ("search", "--mesh", "1x1", "--chip", "a100-40", "--model", str(home / "wide.toml"))
     code, out, _ = run(*arguments, "--json")
     found = json.loads(out)
     assert code == 1 and found["feasible"] == 0
     miss = found["plans"][0]
-    assert not miss["fits"] and miss["plan"] is None and miss["binding_term"] == "params"
-    assert miss["memory_bytes"]["optimizer"] == 0
+    assert not miss["fits"] and miss["plan"] is None and miss["binding_term"] in ("optimizer", "workspace")
+    assert miss["memory_bytes"][miss["binding_term"]] >= 51e9
     assert miss["memory_bytes"]["total"] > miss["memory_bytes"]["capacity"]
     flags = [change["flags"] for change in miss["would_fit"]]
     assert any(flag.startswith("--mesh 1x") and flag.endswith("dgx-a100-40") for flag in flags), flags
     code, out, _ = run(*arguments)
-    assert code == 1 and "No plan fits 1 device of" in out and "params" in out and flags[0] in out
+    assert code == 1 and "No plan fits 1 device of" in out and miss["binding_term"] in out and flags[0] in out
 
 
 def test_interrupted_it_says_where_the_results_are(run, tiny, tmp_path, monkeypatch):
