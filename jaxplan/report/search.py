@@ -170,7 +170,6 @@ class Why:
             "slower_s": rival.slower_s if plan is not None else None,
             "because": rival.entry,
             "because_s": rival.entry_s,
-            "source": "estimated",
         }
 
 
@@ -255,14 +254,14 @@ def search_report(
 
 
 def _why(progress: Progress, best: int) -> tuple[Why, ...]:
-    value_s = progress.ranking.value_s[best]
+    times_s = progress.times_s
     return tuple(
         Why(
             rival,
             progress.plan_of(rival.candidate) if rival.candidate is not None else None,
-            float(rival.slower_s / value_s),
+            float(rival.slower_s / times_s[best]),
         )
-        for rival in rivals(progress.ranking, best)
+        for rival in rivals(progress.ranking, best, times_s)
     )
 
 

@@ -161,9 +161,10 @@ def why_lines(report: SearchReport) -> list[str]:
             continue
         change = f"{abs(why.share):.1%} {'slower' if why.share > 0 else 'faster'}"
         what = rival.entry.removeprefix("exposed ")
-        cause = f", {what} +{format_seconds(rival.entry_s)}" if rival.entry_s > 0 else ""
+        cause = f", {what} +{format_seconds(rival.entry_s)}" if rival.entry_s > 0 and why.share > 0 else ""
         lines.append(f"  {word} {rival.axis}: {change}{cause} ({plan_words(why.plan)}, {why.plan.remat} remat)")
-    return ["Why #1 has the axes that it has (estimated, the best plan otherwise):", *lines] if lines else []
+    head = "Why #1 has the axes that it has (the best plan otherwise; estimates, corrected by what was compiled):"
+    return [head, *lines] if lines else []
 
 
 def no_fit(report: SearchReport) -> list[str]:

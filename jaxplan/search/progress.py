@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxplan.plan.plan import Plan
+from jaxplan.plan.remat import policy
 from jaxplan.search.rank import AS_FAST, MEMORY_MARGIN, Ranking
 
 
@@ -51,8 +52,11 @@ class Progress:
 
     @cached_property
     def roles(self) -> np.ndarray:
-        """Which of tensor, context, expert, stage a candidate has, one bit each: estimates err alike by it."""
-        bits = [self.ranking.space.size_of(axis) > 1 for axis in ("tensor", "context", "expert", "stage")]
+        """Which of tensor, context, expert, stage and host memory a candidate uses, one bit each: estimates err so."""
+        space = self.ranking.space
+        on_host = np.array([bool(policy(name).offloaded) for name in space.policies])[space.policy]
+        on_host |= np.array([rules.offload_optimizer for rules in space.rule_sets])[space.rules]
+        bits = [*(space.size_of(axis) > 1 for axis in ("tensor", "context", "expert", "stage")), on_host]
         return np.array(bits).T @ (1 << np.arange(len(bits)))
 
     def compiled(self) -> list[int]:
@@ -70,6 +74,14 @@ class Progress:
         if proof is not None and proof.step_time_s is not None:
             return float(proof.step_time_s)
         return float(self.ranking.value_s[row] * self.time_ratio[row])
+
+    @property
+    def times_s(self) -> np.ndarray:
+        """`time_s` of every candidate."""
+        found = self.ranking.value_s * self.time_ratio
+        for row in self.compiled():
+            found[row] = self.time_s(row)
+        return found
 
     def memory_bytes(self, row: int) -> float:
         """The best known memory of a candidate: compiled, else the estimate corrected by what was learned."""
@@ -89,7 +101,7 @@ class Progress:
         fits = self.ranking.placeable & (needed <= self.ranking.machine.device_hbm_bytes)
         fits[self.refused()] = False
         fits[self.compiled()] = True
-        scores = self.ranking.value_s * self.time_ratio if self.objective == "time" else corrected.copy()
+        scores = self.times_s if self.objective == "time" else corrected.copy()
         for row in self.compiled():
             scores[row] = self.score(row)
         best: dict[int, int] = {}       # a compiled plan stands for all of its mesh and policy
