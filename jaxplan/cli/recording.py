@@ -118,7 +118,10 @@ def assumptions(report: SearchReport, table: Table) -> tuple[str, ...]:
         if fraction < 1
         else "estimated matmuls run at the data sheet's peak: nobody's measurement of this chip is in the catalogue"
     )
-    out.append("estimated: collectives of weights and gradients hide under compute, those of activations do not")
+    out.append(
+        "estimated: of weights' and gradients' collectives half of what compute could hide is hidden, "
+        "of activations' nothing"
+    )
     if workload.matmul_dtype:
         out.append(
             f"the layers' matmuls are priced with {workload.matmul_dtype} operands; the program that is compiled "

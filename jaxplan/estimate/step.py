@@ -5,7 +5,8 @@ prices any number of plans by one matrix product.
 
 Time has three values. `low`: everything that moves is hidden under what computes (the longer of the two), which runs at
 its peak. `high`: nothing is hidden, matmuls run at the rate that was measured. `value`: state that can be prefetched
-(weights, gradients) is hidden as far as compute lasts, activations that the next matmul waits for are not.
+(weights, gradients) is hidden by half of what compute could hide (`waited_s`), activations that the next matmul waits
+for are not.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxplan.estimate.communication import Traffic, traffic
 from jaxplan.estimate.compute import Work, work
@@ -25,6 +27,7 @@ from jaxplan.estimate.terms import VARIABLES, TermMatrix, total
 from jaxplan.estimate.view import View
 from jaxplan.machine.topology import Machine
 
+HIDDEN_SHARE = 0.5      # chosen: halfway between the bounds, until a compile or a run says what is really hidden
 CHUNK = 4096    # plans priced at a time: the monomials of this many stay in the processor's cache
 
 
@@ -104,7 +107,12 @@ def step_s(
     """
     hidden_s, blocking_s = collective_s @ prefetchable, collective_s @ (1 - prefetchable)
     low_s = np.maximum(ideal_s, ideal_collective_s.sum(axis=1))
-    return low_s, np.maximum(busy_s, hidden_s) + blocking_s, busy_s + hidden_s + blocking_s
+    return low_s, busy_s + waited_s(hidden_s, busy_s) + blocking_s, busy_s + hidden_s + blocking_s
+
+
+def waited_s(hideable_s: ArrayLike, busy_s: ArrayLike) -> np.ndarray:
+    """What a device waits for communication that could run while it computes: all but a share of what fits."""
+    return np.asarray(hideable_s, dtype=float) - HIDDEN_SHARE * np.minimum(hideable_s, busy_s)
 
 
 class Estimator:
