@@ -1,4 +1,4 @@
-"""A plan from its decisions: the way back from `Plan.decisions()`. No JAX here."""
+"""A plan's decisions as people are shown them, and a plan from its decisions. No JAX here."""
 
 from __future__ import annotations
 
@@ -39,3 +39,19 @@ def plan_from(decisions: Mapping[str, Any]) -> Plan:
         axes=tuple(MeshAxis(axis["axis"], axis["size"], axis["role"]) for axis in mesh),
         **kept,
     )
+
+
+def shown(plan: Plan) -> dict[str, Any]:
+    """What a plan decides beside its machine and workload, with nothing where a decision makes no difference."""
+    return {
+        "mesh": plan.sizes,
+        "remat": plan.remat,
+        "microbatches": plan.microbatches,
+        "zero1": plan.zero1,
+        "zero2": plan.zero2,
+        "sequence_sharding": plan.sequence_sharding,
+        "context_attention": plan.context_attention if plan.size("context") > 1 else None,
+        "schedule": plan.schedule if plan.stages > 1 else None,
+        "repeats": plan.repeats,
+        "offload_optimizer": plan.offload_optimizer,
+    }

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.schedule import reason
-from jaxplan.plan.sharding import AXES, ROLE_OF_AXIS, Rules, sizes_in_order, standard_rules
+from jaxplan.plan.sharding import AXES, BATCH_AXES, ROLE_OF_AXIS, Rules, sizes_in_order, standard_rules
 from jaxplan.workload.shape import Workload
 
 MAX_LOGITS = 2**28      # elements: 1 GiB of float32 logits beside what else lives while the loss runs
@@ -19,7 +19,6 @@ LANES = 128             # width of a TPU register and of a GPU matmul's tile
 
 ROLES = ("data", "fsdp", "tensor", "context", "expert", "stage")
 ALWAYS = ("data", "fsdp", "tensor")         # axes that every plan has, if only of size 1
-BATCH_AXES = ("data", "fsdp", "expert")     # over which a microbatch's rows lie inside of the layers
 CONTEXT_ATTENTION = ("ring", "ulysses")
 
 
@@ -160,10 +159,7 @@ class Plan:
 
     @cached_property
     def rules(self) -> Rules:
-        model = self.workload.model
-        experts = model is not None and model.experts is not None
-        latent = model is not None and model.latent_attention is not None
-        return standard_rules(self.sequence_sharding, self.zero1, self.zero2, experts, latent).on(self.sizes)
+        return rules_of(self.workload, self.sequence_sharding, self.zero1, self.zero2).on(self.sizes)
 
     @property
     def local_sequences(self) -> int:
@@ -203,6 +199,14 @@ class Plan:
         return hashlib.sha256(json.dumps(self.decisions(), sort_keys=True).encode()).hexdigest()[:16]
 
 
+def rules_of(workload: Workload, sequence_sharding: bool, zero1: bool, zero2: bool) -> Rules:
+    """The rules of a workload's plans, over all axes (`sharding.standard_rules`)."""
+    model = workload.model
+    experts = model is not None and model.experts is not None
+    latent = model is not None and model.latent_attention is not None
+    return standard_rules(sequence_sharding, zero1, zero2, experts, latent)
+
+
 def mesh_axes(sizes: Mapping[str, int]) -> tuple[MeshAxis, ...]:
     """The mesh of these sizes by axis (`plan.sharding.AXES`): those larger than 1, and the three that every plan has.
 
@@ -214,7 +218,8 @@ def mesh_axes(sizes: Mapping[str, int]) -> tuple[MeshAxis, ...]:
 
 
 @lru_cache
-def _divisors(n: int) -> tuple[int, ...]:
+def divisors(n: int) -> tuple[int, ...]:
+    """All divisors, ascending."""
     return tuple(d for d in range(1, n + 1) if n % d == 0)
 
 
@@ -224,7 +229,7 @@ def loss_chunks_for(local_tokens: int, local_vocab: int) -> int:
 
     Chunks of whole `LANES` are preferred where they cost at most half as many chunks again.
     """
-    divisors = _divisors(local_vocab)
-    few = next((n for n in divisors if local_tokens * (local_vocab // n) <= MAX_LOGITS), local_vocab)
-    whole = [n for n in divisors if few <= n <= few * 3 // 2 and local_vocab // n % LANES == 0]
+    found = divisors(local_vocab)
+    few = next((n for n in found if local_tokens * (local_vocab // n) <= MAX_LOGITS), local_vocab)
+    whole = [n for n in found if few <= n <= few * 3 // 2 and local_vocab // n % LANES == 0]
     return whole[0] if whole else few

@@ -30,6 +30,8 @@ PRIORITY = (
     *("seq", "slot", "room", "embed"),
 )
 TENSOR_AXES = ("tensor", "group")
+BATCH_AXES = ("data", "fsdp", "expert")                 # over which a microbatch's rows lie inside of the layers
+STORED_OVER = ("fsdp", "context", "expert", "stage")    # that store weights in parts
 
 #: Axes on whose devices a dim has copies: nothing that comes after it shards them, either. Devices of a group share a
 #: key-value head; each has all of its sequence, which its own query heads need.
@@ -171,22 +173,21 @@ def standard_rules(
             small: `data` does not divide their optimizer state, nor do stages, which divide the layers already.
     """
     sequence = ("context", *TENSOR_AXES) if sequence_sharding else ("context",)
-    stored = ("fsdp", "context", "expert", "stage")
     compute = {
         "layers": ("stage",),
-        "batch": ("data", "fsdp", "expert", "stage"),
+        "batch": (*BATCH_AXES, "stage"),
         "heads": TENSOR_AXES,
         "kv_heads": ("tensor",),
         "group": ("group",),
         "mlp": TENSOR_AXES,
         "vocab": TENSOR_AXES,
         "seq": sequence,
-        "embed": stored,
+        "embed": STORED_OVER,
     }
     if experts:
         # places of tokens at experts: with a capacity along the sequence, without one along all of it but `context`
         compute |= {"expert": ("expert",), "slot": sequence, "room": ("context",)}
     if latent:
-        compute |= dict.fromkeys(STORED_DIMS[1:], stored[:-1])
-    over_data = {"embed": (*stored, "data")}
+        compute |= dict.fromkeys(STORED_DIMS[1:], STORED_OVER[:-1])
+    over_data = {"embed": (*STORED_OVER, "data")}
     return Rules(compute, over_data if zero1 else {}, over_data if zero2 else {})

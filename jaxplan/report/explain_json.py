@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from jaxplan.machine.links import Links
-from jaxplan.plan.plan import Plan
+from jaxplan.plan.decisions import shown
 from jaxplan.plan.record import MemoryLedger, PlanRecord, TimeLedger
 from jaxplan.report.explain import ExplainReport
 from jaxplan.search.axis_use import AxisUse, Trade
@@ -143,7 +143,7 @@ def _neighbour(report: ExplainReport, neighbour: Neighbour) -> dict[str, Any]:
     return {
         "decision": neighbour.decision,
         "also": list(neighbour.also),
-        **_decisions(neighbour.plan),
+        **shown(neighbour.plan),
         "fits": neighbour.fits,
         "step_time_s": neighbour.value_s,
         "step_change_s": neighbour.value_s - mine.value_s,
@@ -163,7 +163,7 @@ def _why_not(report: ExplainReport) -> dict[str, Any] | None:
         "reason": found.reason or None,
         "source": "estimated",
         "considered": found.considered,
-        "plan": _decisions(other) if other is not None else None,
+        "plan": shown(other) if other is not None else None,
         "step_time_s": its.value_s if its is not None else None,
         "step_change_s": found.slower_s if its is not None else None,
         "time_changes_s": dict(found.time_s) if found.time_s is not None else None,
@@ -171,22 +171,6 @@ def _why_not(report: ExplainReport) -> dict[str, Any] | None:
         "memory_changes_bytes": dict(found.memory_bytes) if found.memory_bytes is not None else None,
         "over_bytes": found.over_bytes,
         "binding_term": found.binding or None,
-    }
-
-
-def _decisions(plan: Plan) -> dict[str, Any]:
-    """What a plan decides, with nothing where a decision makes no difference."""
-    return {
-        "mesh": plan.sizes,
-        "remat": plan.remat,
-        "microbatches": plan.microbatches,
-        "zero1": plan.zero1,
-        "zero2": plan.zero2,
-        "sequence_sharding": plan.sequence_sharding,
-        "context_attention": plan.context_attention if plan.size("context") > 1 else None,
-        "schedule": plan.schedule if plan.stages > 1 else None,
-        "repeats": plan.repeats,
-        "offload_optimizer": plan.offload_optimizer,
     }
 
 
@@ -199,7 +183,7 @@ def _plan(record: PlanRecord) -> dict[str, Any]:
         "machine": plan.machine.name,
         "workload": {"name": work.name, "batch": work.batch, "seq": work.seq, "optimizer": work.optimizer},
         "roles": plan.roles,
-        **_decisions(plan),
+        **shown(plan),
         "loss_chunks": plan.loss_chunks,
         "attention": plan.attention,
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxplan.estimate.ledger import Estimate
 from jaxplan.machine.topology import Machine
+from jaxplan.plan.decisions import shown
 from jaxplan.plan.plan import Plan
 from jaxplan.search.progress import Progress
 from jaxplan.search.rank import MEMORY_MARGIN
@@ -45,16 +46,8 @@ class Row:
         plan = self.plan
         return {
             "rank": rank,
-            "mesh": plan.sizes,
+            **shown(plan),
             "roles": plan.roles,
-            "remat": plan.remat,
-            "microbatches": plan.microbatches,
-            "zero1": plan.zero1,
-            "zero2": plan.zero2,
-            "sequence_sharding": plan.sequence_sharding,
-            "context_attention": plan.context_attention if plan.size("context") > 1 else None,
-            "schedule": plan.schedule if plan.stages > 1 else None,
-            "repeats": plan.repeats,
             "fits": self.fits,
             "binding_term": binding_term(self.estimate),
             "memory_bytes": dict(self.memory_bytes),

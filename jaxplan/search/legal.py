@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxplan.plan.plan import CONTEXT_ATTENTION, LANES
-from jaxplan.plan.sharding import STORED_DIMS, Rules, standard_rules
+from jaxplan.plan.plan import CONTEXT_ATTENTION, LANES, rules_of
+from jaxplan.plan.sharding import STORED_DIMS, STORED_OVER, Rules
 from jaxplan.search.dims import STORAGE_DIMS, TENSOR_DIMS
 from jaxplan.workload.shape import Workload
 
 SHARED_DIMS = ("heads", "mlp", "vocab")     # over both tensor axes
-STORED_OVER = ("fsdp", "context", "expert", "stage")
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,7 @@ class RuleSet:
 
     def rules(self, workload: Workload) -> Rules:
         """The rules of this set, over all axes."""
-        model = workload.model
-        experts = model is not None and model.experts is not None
-        latent = model is not None and model.latent_attention is not None
-        return standard_rules(self.sequence_sharding, self.zero1, self.zero2, experts, latent)
+        return rules_of(workload, self.sequence_sharding, self.zero1, self.zero2)
 
 
 def rule_sets(workload: Workload, host: bool) -> tuple[RuleSet, ...]:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 
-from jaxplan.plan.plan import ALWAYS
+from jaxplan.plan.plan import ALWAYS, divisors
 from jaxplan.plan.sharding import AXES
 from jaxplan.workload.shape import Workload
 
 Sizes = tuple[int, ...]     # one size an axis, in the order of `AXES`
-
-
-@lru_cache
-def divisors(n: int) -> tuple[int, ...]:
-    """All divisors, ascending."""
-    return tuple(d for d in range(1, n + 1) if n % d == 0)
 
 
 def searched_axes(workload: Workload, limits: Mapping[str, int]) -> tuple[str, ...]:

@@ -13,13 +13,13 @@ from jaxplan.errors import InputError
 from jaxplan.estimate.schedule_terms import pipelines
 from jaxplan.estimate.terms import rows
 from jaxplan.machine.topology import Machine
-from jaxplan.plan.plan import Plan, loss_chunks_for, mesh_axes
+from jaxplan.plan.plan import Plan, divisors, loss_chunks_for, mesh_axes
 from jaxplan.plan.remat import policies_of, policy
 from jaxplan.plan.schedule import SCHEDULES, reason, schedule
 from jaxplan.plan.sharding import AXES
 from jaxplan.search.dims import dim_sizes
 from jaxplan.search.legal import RuleSet, mesh_reason, rule_sets, rules_reason
-from jaxplan.search.meshes import Sizes, divisors, meshes, searched_axes
+from jaxplan.search.meshes import Sizes, meshes, searched_axes
 from jaxplan.workload.shape import Workload
 from jaxplan.workload.table import Table
 

@@ -12,10 +12,10 @@ import numpy as np
 from jaxplan.errors import InputError
 from jaxplan.estimate.ledger import Estimate
 from jaxplan.estimate.single import estimate_plan
-from jaxplan.plan.plan import BATCH_AXES, Plan
+from jaxplan.plan.plan import Plan
 from jaxplan.plan.remat import policies_of, policy
 from jaxplan.plan.schedule import SCHEDULES, reason
-from jaxplan.plan.sharding import AXES, sizes_in_order
+from jaxplan.plan.sharding import AXES, BATCH_AXES, sizes_in_order
 from jaxplan.search.asked import Asked
 from jaxplan.search.dims import dim_sizes
 from jaxplan.search.legal import RuleSet, mesh_reason, rules_reason
