@@ -157,10 +157,7 @@ def _updates(view: View) -> Iterator[_Move]:
 
 def moves_of(view: View, run: Executed, read: Read) -> dict[str, str]:
     """How each axis that shards an operand has to move for the operation that reads it."""
-    key = id(run.operation), id(read)
-    if key not in view.layout:
-        view.layout[key] = _moves_of(view, run, read)
-    return view.layout[key]
+    return view.laid_out((id(run.operation), id(read)), lambda: _moves_of(view, run, read))
 
 
 def _moves_of(view: View, run: Executed, read: Read) -> dict[str, str]:

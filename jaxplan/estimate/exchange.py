@@ -53,10 +53,7 @@ def _local(view: View, run: Executed, value: int) -> Terms:
 def _times(view: View, run: Executed, each: Terms) -> Terms:
     """Executions of something that every execution of an operation does `each` times."""
     op = run.operation
-    count = view.executions(op.times, op.dims, run.phase, LAYERS in op.scope)
-    (powers, coefficient), = count.coefficients.items()
-    return Terms({tuple(a + b for a, b in zip(e, powers, strict=True)): c * coefficient
-                  for e, c in each.coefficients.items()})
+    return each.product(view.executions(op.times, op.dims, run.phase, LAYERS in op.scope))
 
 
 def _keys(view: View, run: Executed) -> tuple[Terms, float]:

@@ -14,7 +14,7 @@ from jaxplan.estimate.exchange import pipelined_rows
 from jaxplan.estimate.liveness import Point, working_sets
 from jaxplan.estimate.scheduler import Scheduler
 from jaxplan.estimate.terms import Terms, total, unless
-from jaxplan.estimate.view import Executed, View
+from jaxplan.estimate.view import Executed, View, once
 from jaxplan.workload.cut import LAYERS
 from jaxplan.workload.table import Leaf
 
@@ -43,11 +43,10 @@ class Memory:
 
 def memory(view: View, scheduler: Scheduler) -> Memory:
     """The memory of every plan under the view's rules and cut, with the target compiler's habits."""
-    table, rules = view.table, view.rules
     return Memory(
-        params=view.leaf_bytes(rules.storage, table.parameters),
-        optimizer=unless("offloaded", view.leaf_bytes(rules.storage_of_optimizer, table.optimizer)),
-        batch=view.leaf_bytes(rules.input, table.batch),
+        params=view.parameter_bytes,
+        optimizer=unless("offloaded", view.optimizer_bytes),
+        batch=view.leaf_bytes(view.rules.input, view.table.batch),
         moments=_moments(view, scheduler),
     )
 
@@ -55,7 +54,7 @@ def memory(view: View, scheduler: Scheduler) -> Memory:
 def _moments(view: View, scheduler: Scheduler) -> tuple[Moment, ...]:
     """Forward, loss, backward and update, each with the largest working sets of its operations."""
     table = view.table
-    gradients = view.leaf_bytes(view.rules.storage_of_gradients, table.parameters)
+    gradients = view.gradient_bytes
     stacks = tuple(leaf for leaf in table.parameters if any(table.dims[d].name == LAYERS for d in leaf.dims))
     of_layers = view.leaf_bytes(view.rules.storage_of_gradients, stacks)
     accumulators = gradients.times(accumulating=1)
@@ -92,10 +91,8 @@ def _update(view: View) -> Terms:
 
     Under ZeRO-1 a replica computes its part of the changes; all of them are gathered before any is applied.
     """
-    table = view.table
-    state = view.leaf_bytes(view.rules.storage_of_optimizer, table.optimizer).times(offloaded=1)
-    changes = view.leaf_bytes(view.rules.storage, table.parameters) if view.rules.optimizer else Terms()
-    return state + changes
+    changes = view.parameter_bytes if view.rules.optimizer else Terms()
+    return view.optimizer_bytes.times(offloaded=1) + changes
 
 
 def _group_of_weights(view: View, stacks: tuple[Leaf, ...]) -> Terms:
@@ -124,6 +121,7 @@ def _stage_weights(view: View) -> Terms:
     return total(copies)
 
 
+@once
 def _casts(view: View) -> list[int]:
     """The weights as they are computed with: cast to the compute dtype."""
     values = view.table.values

@@ -45,5 +45,5 @@ def offload(view: View) -> Offload:
         nbytes = table.nbytes(value) * view.cut.copies(table, value)
         parts.append(view.per_step(nbytes, dims, view.owners(dims, inside), "forward", inside))
         held.append(view.stacked(value))
-    optimizer = view.leaf_bytes(view.rules.storage_of_optimizer, table.optimizer).times(offloaded=1)
+    optimizer = view.optimizer_bytes.times(offloaded=1)
     return Offload(total(parts), optimizer, total(held) + optimizer)

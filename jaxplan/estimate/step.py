@@ -67,15 +67,9 @@ class Estimates:
         return self.compute_s.sum(axis=1)
 
     @cached_property
-    def prefetchable_s(self) -> np.ndarray:
-        """Communication of state, which can run while the device computes."""
-        return self.collective_s @ np.array([float(entry.prefetchable) for entry in self.collectives])
-
-    @cached_property
     def _step_s(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        prefetchable = np.array([float(entry.prefetchable) for entry in self.collectives])
-        ideal_s = self.ideal_s.sum(axis=1)
-        return step_s(ideal_s, self.busy_s, self.ideal_collective_s, self.collective_s, prefetchable)
+        ideal_s, moved_s = self.ideal_s.sum(axis=1), (self.ideal_collective_s, self.collective_s)
+        return step_s(ideal_s, self.busy_s, *moved_s, prefetchable(self.collectives))
 
     @property
     def low_s(self) -> np.ndarray:
@@ -90,22 +84,26 @@ class Estimates:
         return self._step_s[2]
 
 
+def prefetchable(collectives: Sequence[Traffic]) -> np.ndarray:
+    """[collectives], 1 for communication of state, which can run while the device computes, 0 for the rest."""
+    return np.array([float(entry.prefetchable) for entry in collectives])
+
+
 def step_s(
     ideal_s: np.ndarray,
     busy_s: np.ndarray,
     ideal_collective_s: np.ndarray,
     collective_s: np.ndarray,
-    prefetchable: np.ndarray,
+    hideable: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Low, value and high of plans' steps.
 
     Args:
         ideal_s, busy_s: [plans], time that the device computes: at its peak, and at the rate that was measured.
         ideal_collective_s, collective_s: [plans, collectives].
-        prefetchable: [collectives], 1 for communication of state, which can run while the device computes, 0 for that
-            of activations, for which the next matmul waits.
+        hideable: [collectives], as `prefetchable` says: what is not is waited for by the next matmul.
     """
-    hidden_s, blocking_s = collective_s @ prefetchable, collective_s @ (1 - prefetchable)
+    hidden_s, blocking_s = collective_s @ hideable, collective_s @ (1 - hideable)
     low_s = np.maximum(ideal_s, ideal_collective_s.sum(axis=1))
     return low_s, busy_s + waited_s(hidden_s, busy_s) + blocking_s, busy_s + hidden_s + blocking_s
 
@@ -179,7 +177,7 @@ class Estimator:
             ideal_s, busy_s = (each.sum(axis=1) for each in self._work_s(spent, some))
             ideal_moved_s, moved_s = self._collective_s(spent, some, on, network)
             out[i : i + CHUNK, 0] = held.max(axis=1)
-            times = step_s(ideal_s, busy_s, ideal_moved_s, moved_s, self._prefetchable)
+            times = step_s(ideal_s, busy_s, ideal_moved_s, moved_s, prefetchable(self.collectives))
             out[i : i + CHUNK, 1:] = np.column_stack(times)
         return out
 
@@ -219,10 +217,6 @@ class Estimator:
             return None
         shared = variables[:, [VARIABLES.index("expert")]] > 1
         return np.where(shared & np.array(of_experts), self.hot, 1.0)
-
-    @cached_property
-    def _prefetchable(self) -> np.ndarray:
-        return np.array([float(entry.prefetchable) for entry in self.collectives])
 
     @cached_property
     def _dtypes(self) -> list[str]:

@@ -110,6 +110,10 @@ class Terms:
         more = exponents(**powers)
         return Terms({tuple(a + b for a, b in zip(e, more, strict=True)): c for e, c in self.coefficients.items()})
 
+    def product(self, other: Terms) -> Terms:
+        """The cost of doing something as often as another cost says: every term times every other."""
+        return total([self.times(**dict(zip(VARIABLES, e, strict=True))) * c for e, c in other.coefficients.items()])
+
     def at(self, sizes: Float[np.ndarray, "plans variables"]) -> Float[np.ndarray, " plans"]:
         """The cost of each plan."""
         return TermMatrix.of([self]).evaluate(sizes)[:, 0]

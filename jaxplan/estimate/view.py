@@ -62,6 +62,12 @@ class View:
         other.layout = self.layout
         return other
 
+    def laid_out(self, key: Any, answer: Callable[[], Answer]) -> Answer:
+        """An answer that the table and the rules decide alone, found once for all cuts."""
+        if key not in self.layout:
+            self.layout[key] = answer()
+        return self.layout[key]
+
     @cached_property
     def executed(self) -> tuple[Executed, ...]:
         """Everything that one step runs, in order: forward, recomputation and backward, update."""
@@ -74,9 +80,12 @@ class View:
             *(Executed(op, "update") for op in operations if op.phase == "update"),
         )
 
-    @cached_property
+    @property
     def inside(self) -> frozenset[int]:
         """Values that operations inside of the loop over layers read or write."""
+        return self.laid_out("inside", self._inside)
+
+    def _inside(self) -> frozenset[int]:
         found: set[int] = set()
         for op in self.table.operations:
             if LAYERS in op.scope:
@@ -86,11 +95,11 @@ class View:
 
     def owners(self, dims: DimIds, inside: bool) -> Owners:
         """Which dim of a tensor (or of an operation) each mesh axis shards, inside or outside of the layers."""
-        if (dims, inside) not in self.layout:
-            axes = IN_LAYERS if inside else AXES
-            found = self.rules.owners([self.names[d] for d in dims], axes)
-            self.layout[dims, inside] = {axis: dims[i] for axis, i in found.items()}
-        return self.layout[dims, inside]
+        return self.laid_out((dims, inside), lambda: self._owners(self.rules, dims, inside))
+
+    def _owners(self, rules: Rules, dims: DimIds, inside: bool) -> Owners:
+        found = rules.owners([self.names[d] for d in dims], IN_LAYERS if inside else AXES)
+        return {axis: dims[i] for axis, i in found.items()}
 
     def stored(self, value: int, inside: bool) -> Owners:
         """Which dim of a value each mesh axis shards where it lies: a batch arrives in whole sequences."""
@@ -103,18 +112,19 @@ class View:
 
     def gradient_owners(self, dims: DimIds, inside: bool) -> Owners:
         """Which dim of a parameter's gradient each mesh axis shards where it is kept."""
-        found = self.rules.storage_of_gradients.owners([self.names[d] for d in dims], IN_LAYERS if inside else AXES)
-        return {axis: dims[i] for axis, i in found.items()}
+        key = "gradient", dims, inside
+        return self.laid_out(key, lambda: self._owners(self.rules.storage_of_gradients, dims, inside))
 
     def operation_owners(self, op: Operation) -> Owners:
         """Owners over all dims of an operation. A lookup runs where its table lies, so the table's owners win."""
-        if id(op) not in self.layout:
-            inside = LAYERS in op.scope
-            owners = self.owners(op.dims, inside)
-            if op.kind == "lookup" and op.reads:
-                owners = owners | self.owners(self._table_dims(op), inside)
-            self.layout[id(op)] = owners
-        return self.layout[id(op)]
+        return self.laid_out(id(op), lambda: self._operation_owners(op))
+
+    def _operation_owners(self, op: Operation) -> Owners:
+        inside = LAYERS in op.scope
+        owners = self.owners(op.dims, inside)
+        if op.kind == "lookup" and op.reads:
+            owners = owners | self.owners(self._table_dims(op), inside)
+        return owners
 
     def _table_dims(self, op: Operation) -> DimIds:
         """The dims of a lookup's table: its first operand forward, its result backward (a scatter)."""
@@ -131,9 +141,12 @@ class View:
     def has_batch(self, dims: Iterable[int]) -> bool:
         return any(self.names[d] == "batch" for d in dims)
 
-    @cached_property
+    @property
     def chunked(self) -> frozenset[int]:
         """Values that exist only inside a loop over chunks of the loss: made and read there, one chunk at a time."""
+        return self.laid_out("chunked", self._chunked)
+
+    def _chunked(self) -> frozenset[int]:
         inside: set[int] = set()
         outside: set[int] = set(self.table.residuals)
         for op in self.table.operations:
@@ -158,6 +171,23 @@ class View:
             for other in self.table.operations
             if "chunk" in other.scope and other.kind == "matmul"
         )
+
+    @property
+    def parameter_bytes(self) -> Terms:
+        """Bytes of all parameters on one device."""
+        return self.laid_out("parameters", lambda: self.leaf_bytes(self.rules.storage, self.table.parameters))
+
+    @property
+    def gradient_bytes(self) -> Terms:
+        """Bytes of all gradients on one device, as they are kept until the update."""
+        rules = self.rules.storage_of_gradients
+        return self.laid_out("gradients", lambda: self.leaf_bytes(rules, self.table.parameters))
+
+    @property
+    def optimizer_bytes(self) -> Terms:
+        """Bytes of one device's part of the optimizer's state."""
+        rules = self.rules.storage_of_optimizer
+        return self.laid_out("optimizer", lambda: self.leaf_bytes(rules, self.table.optimizer))
 
     def leaf_bytes(self, rules: Rules, leaves: Iterable[Leaf]) -> Terms:
         """Bytes of arrays on one device, as their PartitionSpecs under these rules store them."""
