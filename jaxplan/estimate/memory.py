@@ -15,6 +15,7 @@ from jaxplan.estimate.liveness import Point, working_sets
 from jaxplan.estimate.scheduler import Scheduler
 from jaxplan.estimate.terms import Terms, total, unless
 from jaxplan.estimate.view import Executed, View, once
+from jaxplan.plan.sharding import STORED_DIMS
 from jaxplan.workload.cut import LAYERS
 from jaxplan.workload.table import Leaf
 
@@ -115,7 +116,7 @@ def _stage_weights(view: View) -> Terms:
     for value in _casts(view):
         if value in view.inside:
             owners = view.owners(view.table.values[value].dims, True)
-            scattered = [axis for axis, dim in owners.items() if view.names[dim] == "embed"]
+            scattered = [axis for axis, dim in owners.items() if view.names[dim] in STORED_DIMS]
             whole = view.live(value, without=scattered) * view.table.values[value].copies
             copies.append(whole.times(stage=-1, pipelining=1))
     return total(copies)
