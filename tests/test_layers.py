@@ -18,6 +18,7 @@ LAYERS = (
     {"workload.cut"},       # reads a table under a plan's rematerialization policy
     {"estimate"},
     {"search"},
+    {"validate"},
     {"workload"},
     {"compile"},
     {"run"},
@@ -32,6 +33,7 @@ NO_JAX = {
     "plan",
     "estimate",
     "search",
+    "validate",
     "workload.cut",
     *(f"workload.{name}" for name in PURE_WORKLOAD),
 }
