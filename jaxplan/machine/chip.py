@@ -14,9 +14,10 @@ from typing import Any, Literal
 from jaxplan.machine.target_config import GpuTarget
 
 Kind = Literal["tpu", "gpu"]
-Fabric = Literal["torus", "switch", "mesh"]
+Fabric = Literal["torus", "switch", "mesh", "pcie"]
 
-MEASURED_FRACTIONS = ("matmul_fraction", "collective_fraction")
+NOT_NEGATIVE = ("hop_latency_s", "launch_latency_s", "clock_hz", "matmul_flops_per_cycle", "core_count", "mxu_size")
+NOT_NEGATIVE += ("power_w",)
 
 
 @dataclass(frozen=True, eq=True)
@@ -32,10 +33,11 @@ class Chip:
             what the driver shows (of which the allocator takes its fraction, see `Machine.memory_fraction`).
         hbm_bytes_per_s: memory bandwidth per chip.
         devices_per_chip: JAX devices per chip (2 on tpu7x).
-        fabric: how chips of one slice or NVLink domain are joined: a `torus` of links, a `switch`, or a full
-            `mesh` of links between every two chips.
-        link_bytes_per_s: one direction. Torus and mesh: of one link. Switch: of one chip into the switch.
+        fabric: how chips of one slice or NVLink domain are joined: a `torus` of links, a `switch`, a full
+            `mesh` of links between every two chips, or their host's `pcie`.
+        link_bytes_per_s: one direction. Torus and mesh: of one link. Switch and PCIe: of one chip into it.
         links: links per chip (1 for a switch: they act as one).
+        gathers_axis_by_axis: torus: whether all-gathers over several axes use the links of all (SparseCores do so).
         on_chip_bytes_per_s: one direction between the two devices of one chip; 0 where a chip is one device.
         host_bytes_per_s: one direction between a chip and its host's memory; None where nobody says.
         collective_fraction: the part of `link_bytes_per_s` that large collectives reached when measured.
@@ -43,6 +45,9 @@ class Chip:
         launch_latency_s: fixed time of one collective, however small.
         clock_hz: of the compiler's cycle estimates; with `matmul_flops_per_cycle`, per device: array x clock
             = peak.
+        core_count: GPU: streaming multiprocessors or compute units, between which a matmul's tiles are shared out.
+        mxu_size: TPU: edge of one systolic array, to whose multiples a matmul's dims are padded.
+        power_w: limit under which the clocks of `matmul_flops_per_s` are sustained or not; 0 where nobody says.
         measured: further figures that were measured, by name.
         target: what the NVIDIA compiler must know about the chip; None where there is no such compiler.
         sources: field name to source and date.
@@ -60,6 +65,7 @@ class Chip:
     link_bytes_per_s: float
     links: int = 1
     devices_per_chip: int = 1
+    gathers_axis_by_axis: bool = False
     on_chip_bytes_per_s: float = 0.0
     host_bytes_per_s: float | None = None
     collective_fraction: float = 1.0
@@ -67,6 +73,9 @@ class Chip:
     launch_latency_s: float = 0.0
     clock_hz: float = 0.0
     matmul_flops_per_cycle: float = 0.0
+    core_count: int = 0
+    mxu_size: int = 0
+    power_w: float = 0.0
     measured: Mapping[str, float] = field(default_factory=dict)
     target: GpuTarget | None = None
     aliases: tuple[str, ...] = ()
@@ -84,7 +93,7 @@ class Chip:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{self.id}: {name} must be positive, got {getattr(self, name)}")
-        for name in ("hop_latency_s", "launch_latency_s", "clock_hz", "matmul_flops_per_cycle"):
+        for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{self.id}: {name} must not be negative, got {getattr(self, name)}")
         for dtype, peak in self.matmul_flops_per_s.items():
@@ -99,6 +108,10 @@ class Chip:
         if not 0 < self.collective_fraction <= 1:
             raise ValueError(
                 f"{self.id}: collective_fraction must be in (0, 1], got {self.collective_fraction}"
+            )
+        if self.target is not None and self.core_count != self.target.core_count:
+            raise ValueError(
+                f"{self.id}: core_count must be its target's {self.target.core_count}, got {self.core_count}"
             )
         if (self.devices_per_chip > 1) != (self.on_chip_bytes_per_s > 0):
             raise ValueError(f"{self.id}: on_chip_bytes_per_s goes with more than one device per chip")

@@ -27,6 +27,7 @@ UNITS = {
     "GHz": 1e9,
     "us": 1e-6,
     "FLOP": 1.0,
+    "W": 1.0,
 }
 
 _PACKAGE = Path(__file__).resolve().parent.parent

@@ -38,6 +38,7 @@ from jaxplan.machine.links import ALONE, Links
 from jaxplan.machine.topology import Machine
 
 AXIS_NAMES = "xyz"
+FABRICS = {"mesh": "xGMI", "switch": "NVLink", "pcie": "PCIe"}
 
 
 class Segment(NamedTuple):
@@ -157,10 +158,9 @@ def _torus(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links
 def gathers_on_all_axes(machine: Machine, stretches: list[Stretch]) -> bool:
     """Whether an all-gather uses the links of every torus axis at once.
 
-    Over one axis; over a whole torus of three closed axes; always on tpu7x, whose SparseCores gather axis by
-    axis.
+    Over one axis; over a whole torus of three closed axes; always where SparseCores gather axis by axis (tpu7x).
     """
-    if len(stretches) < 2 or machine.chip.devices_per_chip > 1:
+    if len(stretches) < 2 or machine.chip.gathers_axis_by_axis:
         return True
     return _whole(machine, stretches) and len(stretches) == 3 and all(closed for _, closed in stretches)
 
@@ -168,7 +168,7 @@ def gathers_on_all_axes(machine: Machine, stretches: list[Stretch]) -> bool:
 def scatters_on_all_axes(machine: Machine, stretches: list[Stretch]) -> bool:
     """Whether a reduce-scatter does.
 
-    Over one axis; over a whole slice whose axes are all closed or all open; never over several axes on tpu7x.
+    Over one axis; over a whole slice whose axes are all closed or all open; never over several axes on v3 and tpu7x.
     """
     if len(stretches) < 2:
         return True
@@ -241,7 +241,7 @@ def _cluster(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Lin
     exchange = max((n - inside) / n / nic, (inside - 1) / n / domain)
     network = outside > 1
     bound_by_network = network and (inside == 1 or rate < domain)
-    fabric = "xGMI" if chip.fabric == "mesh" else "NVLink"
+    fabric = FABRICS[chip.fabric]
     steps = math.ceil(math.log2(inside)) * chip.hop_latency_s
     words = [f"{fabric}: {inside} chips"] if inside > 1 else []
     return Links(

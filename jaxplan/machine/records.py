@@ -16,7 +16,7 @@ from jaxplan.machine.files import Figure, Record
 from jaxplan.machine.slices import SliceRule
 from jaxplan.machine.target_config import GpuTarget
 
-WHOLE_FIGURES = ("hbm_bytes", "hbm_usable_bytes")
+WHOLE_FIGURES = ("hbm_bytes", "hbm_usable_bytes", "core_count", "mxu_size")
 
 
 class ChipFile(Record):
@@ -30,6 +30,7 @@ class ChipFile(Record):
     aliases: tuple[str, ...] = ()
     links: int = 1
     devices_per_chip: int = 1
+    gathers_axis_by_axis: bool = False
     notes: str = ""
     matmul_flops_per_s: Mapping[str, Figure]
     figures: Mapping[str, Figure]
@@ -82,6 +83,8 @@ def read_chip(path: Path) -> Chip:
     figures: dict[str, Any] = {k: v.si for k, v in record.figures.items()}
     figures |= {k: round(figures[k]) for k in WHOLE_FIGURES if k in figures}
     target = {k: v for k, v in (record.target or {}).items() if k not in ("source", "date")}
+    if "core_count" in target:  # said once: in the figures of a chip that has no target
+        figures.setdefault("core_count", target["core_count"])
     try:
         return Chip(
             id=record.id,
@@ -91,6 +94,7 @@ def read_chip(path: Path) -> Chip:
             fabric=record.fabric,
             links=record.links,
             devices_per_chip=record.devices_per_chip,
+            gathers_axis_by_axis=record.gathers_axis_by_axis,
             notes=record.notes,
             aliases=record.aliases,
             matmul_flops_per_s={k: v.si for k, v in record.matmul_flops_per_s.items()},
@@ -121,6 +125,7 @@ def _chip_sources(record: ChipFile) -> dict[str, str]:
     sources |= {f"measured.{k}": v.citation for k, v in record.measured.items()}
     if record.target:
         sources["target"] = f"{record.target.get('source', '')} [{record.target.get('date', '')}]"
+        sources.setdefault("core_count", sources["target"])
     return sources
 
 

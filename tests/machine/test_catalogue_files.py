@@ -35,10 +35,28 @@ def test_every_figure_of_a_machine_has_a_source_and_a_date(family):
 
 
 def test_the_chips_that_were_promised():
-    promised = "v4 v5e v5p v6e tpu7x", "a100-40 a100-80 h100 h200 b200 gb200 mi300x"
-    promised = " ".join(promised).split()
+    promised = "v3 v4 v5e v5p v6e tpu7x a100-40 a100-80 a100-80-pcie h100 h100-96-hbm2e h100-pcie h800 h200 gh200"
+    promised = (promised + " b200 b300 gb200 gb300 mi300x mi325x mi355x").split()
     assert {c.id for c in catalogue.chips()} == set(promised)
     assert {f.chip.id for f in catalogue.families() if f.default} == set(promised)
+
+
+@pytest.mark.parametrize(
+    "name",
+    "tpu-v3 tpu-v4 tpu-v5e tpu-v5p tpu-v6e tpu7x a100-40 a100-80 a100-80-pcie h100-sxm h100-96-hbm2e h100-pcie h200 "
+    "gh200 h800 b200 gb200 b300 gb300 mi300x mi325x mi355x".split(),
+)
+def test_published_names_find_a_chip_and_its_machine(name):
+    chip = catalogue.chip(name)
+    assert catalogue.family_of_chip(chip).chip is chip
+    if chip.kind == "gpu":
+        assert catalogue.machine(None, name).chips == catalogue.family_of_chip(chip).domain_chips
+
+
+def test_a_chip_of_another_kind_is_refused():
+    """Trainium is neither a TPU nor a GPU: its torus of NeuronCores has no model here."""
+    with pytest.raises(InputError, match="unknown chip 'trainium2'"):
+        catalogue.chip("trainium2")
 
 
 def test_a_name_means_one_chip():
@@ -135,12 +153,43 @@ def test_neither_jax_nor_flax_is_imported():
 
 @pytest.mark.parametrize(
     "chip, rate",
-    [("h100", 64e9), ("a100-80", 32e9), ("v5e", 16e9), ("v6e", 32e9), ("tpu7x", None), ("gb200", None)],
+    [
+        *[("h100", 64e9), ("a100-80", 32e9), ("gb200", 450e9), ("v5e", 16e9), ("v6e", 32e9)],
+        *[("tpu7x", None), ("b300", None)],
+    ],
 )
 def test_link_to_the_host_is_as_published_or_unknown(chip, rate):
-    """PCIe Gen5 and Gen4 x16 of NVIDIA's data sheets; TPUs: the scaling book. Elsewhere nobody says."""
+    """PCIe Gen5, Gen4 of NVIDIA's data sheets; GB200: NVLink-C2C; TPUs: the scaling book. Elsewhere nobody says."""
     found = catalogue.chip(chip)
     assert found.host_bytes_per_s == rate
     assert ("host_bytes_per_s" in found.sources) == (rate is not None)
     with pytest.raises(ValueError, match="host_bytes_per_s must be positive"):
         dataclasses.replace(found, host_bytes_per_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("id", "cores"),
+    # data sheets and XLA's target files; GB200 and GB300 as XLA reads them back: 152
+    [
+        *[("a100-80", 108), ("a100-80-pcie", 108), ("h100", 132), ("h100-pcie", 114), ("h100-96-hbm2e", 132)],
+        *[("h800", 132), ("h200", 132), ("gh200", 132), ("b200", 148), ("b300", 148), ("gb200", 152), ("gb300", 152)],
+        *[("mi300x", 304), ("mi325x", 304), ("mi355x", 256)],
+    ],
+)
+def test_cores_of_a_gpu(id, cores):
+    chip = catalogue.chip(id)
+    assert chip.core_count == cores and "core_count" in chip.sources and chip.mxu_size == 0
+
+
+@pytest.mark.parametrize("id", ["v3", "v4", "v5e", "v5p", "v6e", "tpu7x"])
+def test_systolic_arrays_make_the_peak(id):
+    """A cycle of a device is a whole number of arrays, each of two FLOP per cell (Google Cloud documentation)."""
+    chip = catalogue.chip(id)
+    assert chip.mxu_size == (256 if id in ("v6e", "tpu7x") else 128)
+    arrays = chip.matmul_flops_per_cycle / (2 * chip.mxu_size**2)
+    assert arrays == int(arrays) and arrays >= 2
+
+
+def test_cores_of_a_chip_are_those_of_its_target():
+    with pytest.raises(ValueError, match="core_count must be its target's 132, got 131"):
+        dataclasses.replace(catalogue.chip("h100"), core_count=131)

@@ -11,7 +11,7 @@ from jaxplan.machine.placement import coordinates, place
 from jaxplan.machine.rates import gathers_on_all_axes, scatters_on_all_axes
 
 SLICES = [("4x8", "v5e"), ("16x8", "v5e"), ("1x1", "v5e"), ("2x4", "v6e"), ("4x4x8", "v5p"), ("2x4x4", "v5p")]
-SLICES += [("4x4x4", "tpu7x"), ("2x2x1", "tpu7x"), ("4x4x4", "v4")]
+SLICES += [("4x4x4", "tpu7x"), ("2x2x1", "tpu7x"), ("4x4x4", "v4"), ("4x8", "v3")]
 
 DESCRIBE = """
 import jax
@@ -53,18 +53,18 @@ def test_device_counts_and_canonical_order():
 
 @pytest.mark.compiler
 @needs("libtpu")
-@pytest.mark.parametrize("chip", ["v4", "v5e", "v5p", "v6e", "tpu7x"])
+@pytest.mark.parametrize("chip", ["v3", "v4", "v5e", "v5p", "v6e", "tpu7x"])
 def test_production_flags_are_accepted(chip):
-    machine = catalogue.machine("2x2" if chip in ("v5e", "v6e") else "2x2x1", chip)
+    machine = catalogue.machine("2x2" if chip in ("v3", "v5e", "v6e") else "2x2x1", chip)
     argument = [machine.topology_name, dict(machine.topology_options), dict(machine.compiler_flags), 512]
     assert run(COMPILE, argument) == "compiled"
 
 
 @pytest.mark.compiler
 @needs("libtpu")
-@pytest.mark.parametrize("chip", ["v4", "v5e", "v5p", "v6e", "tpu7x"])
+@pytest.mark.parametrize("chip", ["v3", "v4", "v5e", "v5p", "v6e", "tpu7x"])
 def test_usable_memory_is_the_compilers_limit(chip):
-    machine = catalogue.machine("2x2" if chip in ("v5e", "v6e") else "2x2x1", chip)
+    machine = catalogue.machine("2x2" if chip in ("v3", "v5e", "v6e") else "2x2x1", chip)
     message = run(COMPILE, [machine.topology_name, dict(machine.topology_options), {}, 2**18])
     limit = re.search(r"exceeds available HBM \(([\d.]+)G\)", message)
     assert limit, message[:500]
@@ -104,6 +104,7 @@ print(json.dumps(re.findall(r'collective_algorithm_config":(.{0,300})', text)[:1
         ("4x4x8", "v5p", (1, 128, 1)),
         ("4x4x8", "v5p", (1, 32, 4)),
         ("2x4x4", "v5p", (1, 32, 1)),
+        ("4x8", "v3", (1, 32, 2)),
     ],
 )
 def test_which_collectives_use_all_axes(mesh, chip, sizes, kind):
