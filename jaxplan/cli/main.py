@@ -18,6 +18,7 @@ from jaxplan.cli.console import open_missing_streams, unwritable
 from jaxplan.cli.doctor import doctor
 from jaxplan.cli.explain import explain
 from jaxplan.cli.search import INTERRUPTED, search
+from jaxplan.cli.validate import validate
 from jaxplan.errors import InputError, JaxplanError
 
 INTERNAL = 70
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (search, check, explain, catalog, doctor):
+for command in (search, check, explain, validate, catalog, doctor):
     app.command()(command)
 
 

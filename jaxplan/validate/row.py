@@ -64,6 +64,8 @@ class Row:
     workload: str = ""
 
     def __post_init__(self) -> None:
+        if self.fits is not None:
+            object.__setattr__(self, "fits", bool(self.fits))   # NumPy's True is not `True`
         if self.part not in PARTS:
             raise ValueError(f"run {self.id}: part {self.part!r}, expected one of {', '.join(PARTS)}")
         for name in ("published_step_time_s", "published_memory_bytes", "tokens_per_step", "model_flops"):
