@@ -9,14 +9,11 @@ import numpy as np
 
 from jaxplan.errors import JaxplanError
 from jaxplan.estimate.exchange import HOST_COPY
-from jaxplan.machine.collectives import seconds
-from jaxplan.machine.links import Links
+from jaxplan.machine.collectives import moved, rate, start
 from jaxplan.machine.placement import Placement, place
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.plan import mesh_axes
 from jaxplan.plan.sharding import AXES
-
-PROBE_BYTES = 1e9       # `collectives.seconds` is a line in the bytes: two points give its start and its slope
 
 
 @dataclass(frozen=True)
@@ -25,11 +22,13 @@ class Prices:
 
     Attributes:
         start_s: fixed seconds of one execution.
+        again_s: what an execution waits more, at most; less where its bytes take less (`machine.collectives`).
         byte_s: seconds per byte at the rates that measurements reached; `ideal_byte_s` at the data sheet's.
         moves: 1 where the axes hold more than one device, else 0.
     """
 
     start_s: np.ndarray
+    again_s: np.ndarray
     byte_s: np.ndarray
     ideal_byte_s: np.ndarray
     moves: np.ndarray
@@ -60,29 +59,26 @@ class Network:
             if (kind, axes) not in self._lines:
                 lines = [self._line(kind, axes, placement) for placement in self.placements]
                 self._lines[kind, axes] = np.array(lines)
-        columns = np.array([self._lines[key] for key in collectives]).reshape(-1, len(self.placements), 4)
+        columns = np.array([self._lines[key] for key in collectives]).reshape(-1, len(self.placements), 5)
         return Prices(*columns.transpose(2, 1, 0))
-
 
     def _line(
         self, kind: str, axes: tuple[str, ...], placement: Placement | None
-    ) -> tuple[float, float, float, float]:
-        """Start, slope, ideal slope, and whether anything moves."""
+    ) -> tuple[float, float, float, float, float]:
+        """Start, start again, seconds a byte, the same at the data sheet's rates, and whether anything moves."""
         if kind != HOST_COPY:
             return _line(kind, axes, placement)
-        rate = self.machine.device_host_bytes_per_s
-        return (0.0, 1 / rate, 1 / rate, 1.0) if rate else (0.0, 0.0, 0.0, 0.0)
+        each = self.machine.device_host_bytes_per_s
+        return (0.0, 0.0, 1 / each, 1 / each, 1.0) if each else NOTHING
 
 
-def _line(kind: str, axes: tuple[str, ...], placement: Placement | None) -> tuple[float, float, float, float]:
-    """Start, slope, ideal slope, and whether anything moves."""
+NOTHING = (0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def _line(kind: str, axes: tuple[str, ...], placement: Placement | None) -> tuple[float, float, float, float, float]:
+    """As `Network._line`, of what devices send to each other."""
     links = placement.links(tuple(a for a in axes if a in placement.sizes)) if placement is not None else None
     if links is None or links.size == 1:
-        return 0.0, 0.0, 0.0, 0.0
-    start, slope = _start_and_slope(kind, links.achieved())
-    return start, slope, _start_and_slope(kind, links)[1], 1.0
-
-
-def _start_and_slope(kind: str, links: Links) -> tuple[float, float]:
-    once, twice = seconds(kind, np.array([PROBE_BYTES, 2 * PROBE_BYTES]), links)
-    return float(2 * once - twice), float((twice - once) / PROBE_BYTES)
+        return NOTHING
+    once, each = start(kind, links), float(moved(kind, 1.0, links.size))
+    return once, once * links.two_protocols, each / rate(kind, links.achieved()), each / rate(kind, links), 1.0

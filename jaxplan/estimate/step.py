@@ -203,8 +203,9 @@ class Estimator:
         exchanged = [entry.kind == "all-to-all" and "expert" in entry.axes for entry in self.collectives]
         if (hot := self._hot(variables, exchanged)) is not None:
             nbytes = hot * nbytes
-        started_s = spent[3] * prices.start_s[mesh]
-        return started_s + nbytes * prices.ideal_byte_s[mesh], started_s + nbytes * prices.byte_s[mesh]
+        started_s, moved_s = spent[3] * prices.start_s[mesh], nbytes * prices.byte_s[mesh]
+        moved_s += np.minimum(moved_s, spent[3] * prices.again_s[mesh])
+        return started_s + nbytes * prices.ideal_byte_s[mesh], started_s + moved_s
 
     def _prices(self, network: Network) -> Prices:
         if self._priced is None or self._priced[0] is not network:

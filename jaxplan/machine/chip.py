@@ -41,7 +41,9 @@ class Chip:
         on_chip_bytes_per_s: one direction between the two devices of one chip; 0 where a chip is one device.
         host_bytes_per_s: one direction between a chip and its host's memory; None where nobody says.
         collective_fraction: the part of `link_bytes_per_s` that large collectives reached when measured.
-        hop_latency_s: one step of a collective between neighbours.
+        switch_reduce_fraction: the part that all-reduces in the switch reached of what its links could do, see
+            `machine.cluster`; 0 where the switch cannot add.
+        hop_latency_s: one step of a small collective between neighbours.
         launch_latency_s: fixed time of one collective, however small.
         clock_hz: of the compiler's cycle estimates; with `matmul_flops_per_cycle`, per device: array x clock
             = peak.
@@ -69,6 +71,7 @@ class Chip:
     on_chip_bytes_per_s: float = 0.0
     host_bytes_per_s: float | None = None
     collective_fraction: float = 1.0
+    switch_reduce_fraction: float = 0.0
     hop_latency_s: float = 0.0
     launch_latency_s: float = 0.0
     clock_hz: float = 0.0
@@ -108,6 +111,11 @@ class Chip:
         if not 0 < self.collective_fraction <= 1:
             raise ValueError(
                 f"{self.id}: collective_fraction must be in (0, 1], got {self.collective_fraction}"
+            )
+        if not 0 <= self.switch_reduce_fraction <= 1 or (self.switch_reduce_fraction and self.fabric != "switch"):
+            raise ValueError(
+                f"{self.id}: switch_reduce_fraction must be in [0, 1], 0 without a switch, "
+                f"got {self.switch_reduce_fraction}"
             )
         if self.target is not None and self.core_count != self.target.core_count:
             raise ValueError(

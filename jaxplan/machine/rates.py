@@ -12,11 +12,8 @@ Over several torus axes the compiler's all-reduce uses every link, its all-gathe
 only two links a chip, in a single ring through the whole group (`gathers_on_all_axes`,
 `scatters_on_all_axes`: read from the HLO of libtpu 0.0.42.1, jax 0.10.2).
 
-Two tiers (devices of a chip inside, torus outside; NVLink domain inside, network outside). A group of n = d h
-has d members inside each of h tiers, whose outer links all work for it: d times the outer rate of one device,
-capped by the inner rate. That is what rings through all members reach (32 B200 over 4 hosts: 95% of it, where
-a hierarchical algorithm could do (n - 1) / n to (h - 1) / h better; stas00/ml-engineering,
-network/README.md).
+Two tiers (devices of a chip inside, torus outside). A group of n = d h has d members inside each of h chips, whose
+outer links all work for it: d times the outer rate of one device, capped by the inner rate. GPUs: `machine.cluster`.
 
 Several slices (scaling book, `tpus.md`: slices joined by the data-centre network). A device has an equal share of its
 host's network. libtpu makes one collective on ICI and one on the network, one after the other, so that the network
@@ -32,74 +29,28 @@ with S bytes a device, f S / 4 cross the middle each way, through one link of a 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
+from jaxplan.machine.cluster import cluster_links
 from jaxplan.machine.links import ALONE, Links
+from jaxplan.machine.tiers import Segment, size_of, staged_rate, two_tier_rate
 from jaxplan.machine.topology import Machine
 
 AXIS_NAMES = "xyz"
-FABRICS = {"mesh": "xGMI", "switch": "NVLink", "pcie": "PCIe"}
-
-
-class Segment(NamedTuple):
-    """`size` positions, `stride` apart, of a level of that `length`."""
-
-    size: int
-    stride: int
-    length: int
-
-    def closes(self, wraps: bool) -> bool:
-        """Whether it is a ring: it goes all the way round a level that wraps. Two positions are a line."""
-        return wraps and self.size > 2 and self.size * self.stride == self.length
 
 
 def links(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
     """The links of a group that covers these segments, innermost level first."""
-    return _tpu(machine, segments) if machine.kind == "tpu" else _cluster(machine, segments)
-
-
-def _size(segments: tuple[Segment, ...]) -> int:
-    return math.prod(segment.size for segment in segments)
-
-
-def two_tier_rate(inside: int, outside: int, inner_rate: float, outer_rate: float) -> float:
-    """Ring-like rate per device of a group of inside x outside devices.
-
-    Args:
-        inside: members of the group in one tier, d.
-        outside: tiers, h.
-        inner_rate: bytes/s into one device from inside its tier.
-        outer_rate: bytes/s into one tier from outside, for each of the d members (their links work for the
-            group).
-    """
-    if outside == 1:
-        return inner_rate
-    crossing = inside * outer_rate
-    return crossing if inside == 1 else min(inner_rate, crossing)
+    return _tpu(machine, segments) if machine.kind == "tpu" else cluster_links(machine, segments)
 
 
 Stretch = tuple[Segment, bool]  # with whether it closes into a ring
 
 
-def staged_rate(inside: int, outside: int, inner_rate: float, outer_rate: float) -> float:
-    """Rate per device of a group of inside x outside devices whose two tiers are gathered one after the other.
-
-    Of a gathered byte, (outside - 1) / outside / inside arrives from outside in the first stage, and the rest from the
-    d = inside members of the tier, each of which fetched its own part.
-
-    Args:
-        inside, outside, inner_rate, outer_rate: as of `two_tier_rate`.
-    """
-    n = inside * outside
-    seconds = (outside - 1) / n / outer_rate + (inside - 1) / inside / inner_rate
-    return (n - 1) / n / seconds
-
-
 def _tpu(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
     """Inside a slice, or over slices: there one stage on ICI and one on the data-centre network."""
     torus, slices = segments[: 1 + len(machine.shape)], segments[1 + len(machine.shape) :]
-    outside = math.prod(map(_size, slices))
-    inside = math.prod(map(_size, torus))
+    outside = math.prod(map(size_of, slices))
+    inside = math.prod(map(size_of, torus))
     within = _torus(machine, torus) if inside > 1 else ALONE
     return within if outside == 1 else _over_slices(machine, within, outside)
 
@@ -123,6 +74,7 @@ def _over_slices(machine: Machine, within: Links, outside: int) -> Links:
         all_to_all_bytes_per_s=nic,
         permute_bytes_per_s=nic,
         latency_s=within.latency_s + chip.launch_latency_s + hops,
+        hop_latency_s=chip.launch_latency_s + machine.dcn_hop_latency_s,
         fraction=machine.dcn_fraction if bound_by_network else chip.collective_fraction,
         crosses_network=True,
         medium="; ".join([*([within.medium] if inside > 1 else []), f"DCN: {outside} slices"]),
@@ -131,7 +83,7 @@ def _over_slices(machine: Machine, within: Links, outside: int) -> Links:
 
 def _torus(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
     chip, wraps = machine.chip, machine.wraps
-    inside, outside = _size(segments[0]), math.prod(_size(level) for level in segments[1:])
+    inside, outside = size_of(segments[0]), math.prod(size_of(level) for level in segments[1:])
     share = chip.devices_per_chip  # devices that share the links of one chip
     flat = [(s, s.closes(wrap)) for level, wrap in zip(segments[1:], wraps, strict=True) for s in level]
     on_chip = chip.on_chip_bytes_per_s or math.inf
@@ -150,6 +102,7 @@ def _torus(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links
         all_to_all_bytes_per_s=_torus_exchange(machine, flat, inside, n),
         permute_bytes_per_s=_torus_neighbour(machine, flat, inside),
         latency_s=chip.launch_latency_s + hops * chip.hop_latency_s,
+        hop_latency_s=chip.launch_latency_s + max((s.stride for s, _ in flat), default=1) * chip.hop_latency_s,
         fraction=chip.collective_fraction,
         medium=_torus_words(segments, wraps),
     )
@@ -228,29 +181,3 @@ def _torus_words(segments: tuple[tuple[Segment, ...], ...], wraps: tuple[bool, .
                 f"ICI {name}: {shape} of {s.size}" + (f", every {s.stride}th" if s.stride > 1 else "")
             )
     return "; ".join(words)
-
-
-def _cluster(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
-    chip = machine.chip
-    inside, outside = _size(segments[0]), _size(segments[1])
-    nic = machine.dcn_bytes_per_s_per_host / machine.chips_per_host
-    peers = inside - 1 if chip.fabric == "mesh" else 1
-    domain = chip.link_bytes_per_s * max(1, peers)
-    n = inside * outside
-    rate = two_tier_rate(inside, outside, domain, nic)
-    exchange = max((n - inside) / n / nic, (inside - 1) / n / domain)
-    network = outside > 1
-    bound_by_network = network and (inside == 1 or rate < domain)
-    fabric = FABRICS[chip.fabric]
-    steps = math.ceil(math.log2(inside)) * chip.hop_latency_s
-    words = [f"{fabric}: {inside} chips"] if inside > 1 else []
-    return Links(
-        size=n,
-        bytes_per_s=rate,
-        all_to_all_bytes_per_s=(n - 1) / n / exchange,
-        permute_bytes_per_s=nic if network else chip.link_bytes_per_s,
-        latency_s=chip.launch_latency_s + steps + math.ceil(math.log2(outside)) * machine.dcn_hop_latency_s,
-        fraction=machine.dcn_fraction if bound_by_network else chip.collective_fraction,
-        crosses_network=network,
-        medium="; ".join([*words, *([f"network: {outside} domains"] if network else [])]),
-    )

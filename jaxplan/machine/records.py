@@ -69,6 +69,8 @@ class MachineFile(Record):
     dcn_fraction: Figure | None = None
     dcn_hop_latency_s: Figure | None = None
     memory_fraction: Figure | None = None
+    dcn_flat_chips: Figure | None = None
+    dcn_oversubscription: Figure | None = None
     compiler_flags: Mapping[str, Flag] = {}
 
 
@@ -130,6 +132,7 @@ def _chip_sources(record: ChipFile) -> dict[str, str]:
 
 
 MACHINE_FIGURES = ("dcn_bytes_per_s_per_host", "dcn_fraction", "dcn_hop_latency_s", "memory_fraction")
+MACHINE_FIGURES += ("dcn_flat_chips", "dcn_oversubscription")
 
 
 def read_family(path: Path, chip: Callable[[str], Chip]) -> Family:
@@ -145,6 +148,7 @@ def read_family(path: Path, chip: Callable[[str], Chip]) -> Family:
         raise InputError(f"{path}: key chip: {error.given}", error.expected, error.suggestion) from error
     given = {name: getattr(record, name) for name in MACHINE_FIGURES if getattr(record, name) is not None}
     fixed: dict[str, Any] = {name: figure.si for name, figure in given.items()}
+    fixed |= {k: round(fixed[k]) for k in ("dcn_flat_chips",) if k in fixed}
     fixed["compiler_flags"] = {name: flag.value for name, flag in record.compiler_flags.items()}
     fixed["topology_options"] = dict(record.topology_options)
     flags = {f"compiler_flags.{k}": f"{v.source} [{v.date}]" for k, v in record.compiler_flags.items()}

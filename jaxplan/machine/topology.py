@@ -34,7 +34,9 @@ class Machine:
         slices: TPU: how many slices of that shape there are. GPU: always 1 (all hosts are in one network).
         dcn_bytes_per_s_per_host: network of one host, one direction.
         dcn_fraction: the part of it that large collectives reached when measured.
-        dcn_hop_latency_s: one step of a collective between hosts.
+        dcn_hop_latency_s: one step of a small collective between hosts.
+        dcn_flat_chips: chips between which the network has its full rate; 0 for all of them.
+        dcn_oversubscription: how many times less it carries, for each chip, from one such part to another.
         memory_fraction: part of a GPU's memory that JAX's allocator takes (XLA_PYTHON_CLIENT_MEM_FRACTION).
         topology_options: further arguments of `get_topology_desc`.
         compiler_flags: XLA options that production uses on this machine.
@@ -60,6 +62,8 @@ class Machine:
     defaults: tuple[str, ...] = field(default=(), compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     slices: int = 1
+    dcn_flat_chips: int = 0
+    dcn_oversubscription: float = 1.0
 
     def __post_init__(self) -> None:
         if self.slices < 1 or (self.slices > 1 and self.chip.kind != "tpu"):
@@ -72,6 +76,11 @@ class Machine:
             raise ValueError(f"{self.name}: {self.chips} chips are not whole hosts of {self.chips_per_host}")
         if self.domain_chips < 1 or self.chips % self.domain_chips:
             raise ValueError(f"{self.name}: {self.chips} chips are not whole domains of {self.domain_chips}")
+        if self.dcn_flat_chips < 0 or self.dcn_oversubscription < 1:
+            raise ValueError(
+                f"{self.name}: dcn_flat_chips must not be negative and dcn_oversubscription at least 1, "
+                f"got {self.dcn_flat_chips}, {self.dcn_oversubscription}"
+            )
         if not 0 < self.memory_fraction <= 1 or not 0 < self.dcn_fraction <= 1:
             raise ValueError(
                 f"{self.name}: fractions must be in (0, 1], got {self.memory_fraction}, {self.dcn_fraction}"
