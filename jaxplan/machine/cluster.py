@@ -12,7 +12,9 @@ instead of 2 (d - 1) / d S. In terms of a ring's bytes its rate is 2 (d - 1) / d
 
 Starts (NCCL, src/graph/tuning.cc, `ncclTopoTuneModel`). A pass of a ring over d h members has h - 1 steps on the
 network and n - h inside; an all-reduce is two passes, or goes up and down a tree whose domains are joined by
-ceil(log2 h) steps.
+ceil(log2 h) steps. Gathers and scatters have no tree over several GPUs a host (NCCL's maintainers, issue 1473), so
+their rate falls with the number of hosts (issue 1229). In an all-to-all the messages inside start at once, those to
+other hosts one host after the other.
 """
 
 from __future__ import annotations
@@ -53,6 +55,9 @@ def cluster_links(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -
         # never less than the reduce-scatter that is a part of it
         all_reduce_latency_s=chip.launch_latency_s + max(ring, min(2 * ring, up_and_down)),
         hop_latency_s=chip.launch_latency_s + (machine.dcn_hop_latency_s if network else chip.hop_latency_s),
+        exchange_latency_s=chip.launch_latency_s
+        + (inside > 1) * chip.hop_latency_s
+        + (outside - 1) * machine.dcn_hop_latency_s,
         two_protocols=True,
         fraction=fraction,
         all_reduce_fraction=reduced,

@@ -6,7 +6,7 @@ the rates that a placement gives; alpha is one pass over the group, beta the inv
     all-gather          alpha + x       x = (n - 1) / n  bytes beta         bytes: the gathered result
     reduce-scatter      alpha + x       x = (n - 1) / n  bytes beta         bytes: the input
     all-reduce          alpha' + x      x = 2 (n - 1) / n  bytes beta'      bytes: the tensor
-    all-to-all          alpha + x       x = (n - 1) / n  bytes beta_all     bytes: what one device holds
+    all-to-all          alpha_all + x   x = (n - 1) / n  bytes beta_all     bytes: what one device holds
     collective-permute  alpha_hop + x   x = bytes beta_next                 bytes: one message
 
 alpha' is at most two passes, beta' less than beta where a switch adds (`machine.links`).
@@ -63,6 +63,7 @@ def rate(kind: str, links: Links) -> float:
 def start(kind: str, links: Links) -> float:
     """Seconds that one execution of that kind takes however small it is."""
     other = {"all-reduce": links.all_reduce_latency_s, "collective-permute": links.hop_latency_s}
+    other["all-to-all"] = links.exchange_latency_s
     return other.get(kind, links.latency_s) if links.size > 1 else 0.0
 
 

@@ -19,6 +19,7 @@ class Links:
         latency_s: of one pass over the group (an all-gather).
         all_reduce_latency_s: of an all-reduce (0: two passes).
         hop_latency_s: of a message to the next neighbour (0: as of a pass).
+        exchange_latency_s: of an all-to-all (0: as of a pass).
         two_protocols: whether small messages go by a protocol of half the rate, and large ones pay the start twice
             (NCCL, RCCL; see `machine.collectives`).
         all_reduce_bytes_per_s: `bytes_per_s` of all-reduces: more where the switch adds (0: the same).
@@ -41,6 +42,7 @@ class Links:
     all_reduce_bytes_per_s: float = 0.0
     all_reduce_latency_s: float = 0.0
     hop_latency_s: float = 0.0
+    exchange_latency_s: float = 0.0
     two_protocols: bool = False
     fraction: float = 1.0
     all_reduce_fraction: float = 0.0
@@ -50,7 +52,8 @@ class Links:
     def __post_init__(self) -> None:
         usual = dict.fromkeys(("all_gather_bytes_per_s", "reduce_scatter_bytes_per_s"), self.bytes_per_s)
         usual |= {"all_reduce_bytes_per_s": self.bytes_per_s, "all_reduce_fraction": self.fraction}
-        usual |= {"all_reduce_latency_s": 2 * self.latency_s, "hop_latency_s": self.latency_s}
+        usual |= {"all_reduce_latency_s": 2 * self.latency_s}
+        usual |= dict.fromkeys(("hop_latency_s", "exchange_latency_s"), self.latency_s)
         for name, value in usual.items():
             if getattr(self, name) == 0:
                 object.__setattr__(self, name, value)

@@ -41,6 +41,42 @@ def test_only_what_leaves_a_host_is_exchanged_over_its_nics():
     assert exchange_s == pytest.approx(7 / 8 / 50e9)
 
 
+def test_exchange_as_the_maintainers_of_nccl_count():
+    """NVIDIA/nccl-tests issue 130: over N nodes a bus bandwidth of N / (N - 1) of the network's a GPU."""
+    for hosts in (2, 4, 16):
+        found = over(catalogue.machine(f"{hosts}x8", "h100"), 8, hosts)
+        n = 8 * hosts
+        whole = n / (n - 1) * found.all_to_all_bytes_per_s  # their (n - 1) / n counts a device's own part as moved
+        assert (n - 1) / n * whole == pytest.approx((n - 1) / n * hosts / (hosts - 1) * 50e9)
+
+
+def test_start_of_an_exchange():
+    """128 bytes between 8 H20 took 10.6 us (deepseek-ai/DeepEP issue 303), the same NVLink: 8.4 + 2.24."""
+    inside = place(catalogue.machine("1x8", "h100"), {"data": 1, "fsdp": 1, "tensor": 8}).links("tensor")
+    assert start("all-to-all", inside) == pytest.approx(10.6e-6, rel=0.01)
+    machine = catalogue.machine("8x8", "h100")
+    expected = start("all-to-all", inside) + 7 * machine.dcn_hop_latency_s
+    assert start("all-to-all", over(machine, 8, 8)) == pytest.approx(expected)
+
+
+def test_small_sums_of_two_hosts():
+    """46 to 48 us for 4 to 512 bytes over 2 hosts of 8 H20 (NVIDIA/nccl issue 1244), the same NVLink and NICs."""
+    found = over(catalogue.machine("2x8", "h100"), 8, 2)
+    assert seconds("all-reduce", 512, found) == pytest.approx(47e-6, rel=0.2)
+
+
+def test_scatters_fall_with_the_number_of_hosts():
+    """360, 345, 320, 300, 280, 260 GB/s of 4, 8, ... 128 hosts of 8 H100 (NVIDIA/nccl issue 1229; size not stated:
+    8 GiB is taken, the largest of the usual sweep). A tree's start would leave 364 throughout."""
+    published = [360, 345, 320, 300, 280, 260]
+    found = []
+    for hosts in (4, 8, 16, 32, 64, 128):
+        links = over(catalogue.machine(f"{hosts}x8", "h100"), 8, hosts).achieved()
+        found.append((links.size - 1) / links.size * 2**33 / float(seconds("reduce-scatter", 2**33, links)) / 1e9)
+    assert found == sorted(found, reverse=True)
+    assert found == pytest.approx(published, rel=0.17)
+
+
 def test_pairs_in_a_full_mesh():
     """MI300X: 7 links of 64 GB/s, one to each peer: a group of n has n - 1."""
     machine = catalogue.machine("1x8", "mi300x")
