@@ -196,3 +196,17 @@ def test_systolic_arrays_make_the_peak(id):
 def test_cores_of_a_chip_are_those_of_its_target():
     with pytest.raises(ValueError, match="core_count must be its target's 132, got 131"):
         dataclasses.replace(catalogue.chip("h100"), core_count=131)
+
+
+@pytest.mark.parametrize(
+    ("family", "gigabits"),
+    [
+        # NICs of a host: stas00/ml-engineering network/README.md, and the clusters' own descriptions
+        *[("dgx-a100", 8 * 200), ("jean-zay-a100", 4 * 100), ("aws-p4d", 4 * 100), ("dgx-h100", 8 * 400)],
+        *[("gcp-a3-high", 4 * 200), ("gcp-a3-mega", 8 * 200), ("llama3-h100", 8 * 400), ("aws-p5en", 16 * 200)],
+        *[("dgx-b200", 8 * 400), ("aws-p6-b200", 8 * 400), ("dgx-b300", 8 * 800), ("gb200-nvl72", 4 * 400)],
+    ],
+)
+def test_network_of_a_host(family, gigabits):
+    machine = catalogue.machine(None, None, family)
+    assert machine.dcn_bytes_per_s_per_host == pytest.approx(gigabits * 1e9 / 8)
