@@ -147,12 +147,18 @@ def interpreted(function):
     return lambda *args, **options: function(*args, **{**options, "interpret": True})
 
 
+@pytest.mark.parametrize("head_dim, expected", [(64, 1024), (128, 1024), (192, 640), (256, 512), (512, 256)])
+def test_splash_blocks_of_wide_heads_are_smaller(head_dim, expected):
+    """A block's rows times a head's width stay within 1024 x 128: v5e's compiler refuses 1024 x 256 (17.38 MiB of 16)."""
+    assert splash.block_size(5 * 4096, head_dim) == expected
+
+
 def test_splash_looks_at_few_elements_of_a_long_mask():
     """The schedule of a causal mask is the one that JAX makes of its own mask, whose elements it all looks at."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as module
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    got = splash._kernel(4096, 4096, 2, True, fused=False)
+    got = splash._kernel((4096, 2, 128), 4096, True, fused=False)
     mask = masks.MultiHeadMask([masks.CausalMask((4096, 4096))] * 2)
     expected = module.make_splash_mha(mask, block_sizes=got.kwargs["block_sizes"], head_shards=1, q_seq_shards=1)
     for name in ("fwd_mask_info", "dq_mask_info", "dkv_mask_info"):

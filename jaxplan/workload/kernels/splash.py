@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 LANES = 128  # width of a TPU vector register: blocks are multiples of it
-LARGEST_BLOCK = 1024  # chosen: its scores and operands fit v5e's default 16 MiB of scoped VMEM
+LARGEST_BLOCK = 1024  # chosen: its scores and operands fit v5e's default 16 MiB of scoped VMEM,
+WIDEST_HEAD = 128  # with heads that wide; wider ones have smaller blocks (heads of 256: 17.4 MiB with blocks of 1024)
 
 # The fused backward kernel writes a partial dq for every block of keys, which are then added up. With more bytes of
 # them on a device (chosen: a thirty-second of a v5e's memory) two kernels run instead that both make the scores again,
@@ -30,7 +31,7 @@ class Splash:
     ) -> tuple[jax.Array, jax.Array]:
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
-        kernel = _kernel(query.shape[1], key.shape[1], query.shape[2], causal, fused=True)
+        kernel = _kernel(query.shape[1:], key.shape[1], causal, fused=True)
         q, k, v = (jnp.swapaxes(x, 1, 2) for x in (query * query.shape[-1] ** -0.5, key, value))
 
         def one(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
@@ -66,8 +67,8 @@ class Splash:
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
         scale = query.shape[-1] ** -0.5
-        partials = query.nbytes * (key.shape[1] // block_size(key.shape[1]))
-        kernel = _kernel(query.shape[1], key.shape[1], query.shape[2], causal, partials <= LARGEST_PARTIALS)
+        partials = query.nbytes * (key.shape[1] // block_size(key.shape[1], query.shape[-1]))
+        kernel = _kernel(query.shape[1:], key.shape[1], causal, partials <= LARGEST_PARTIALS)
         arrays = (jnp.swapaxes(x, 1, 2) for x in (query * scale, key, value, out, cotangent))
 
         def one(q: jax.Array, k: jax.Array, v: jax.Array, o: jax.Array, lse: jax.Array, do: jax.Array) -> Any:
@@ -91,13 +92,14 @@ class Splash:
         return (dq * scale).astype(query.dtype), dk.astype(key.dtype), dv.astype(value.dtype)
 
 
-def block_size(seq: int) -> int:
-    """The largest multiple of the lane width, up to `LARGEST_BLOCK`, that divides the sequence.
+def block_size(seq: int, head_dim: int) -> int:
+    """The largest multiple of the lane width that divides the sequence: up to `LARGEST_BLOCK`, less for wide heads.
 
     Raises:
         ValueError: there is none.
     """
-    for size in range(min(seq, LARGEST_BLOCK) // LANES * LANES, 0, -LANES):
+    largest = LARGEST_BLOCK * WIDEST_HEAD // max(head_dim, WIDEST_HEAD)
+    for size in range(max(LANES, min(seq, largest)) // LANES * LANES, 0, -LANES):
         if seq % size == 0:
             return size
     raise ValueError(f"splash attention needs a sequence that is a multiple of {LANES}, got {seq}")
@@ -120,11 +122,17 @@ def _mask(queries: int, keys: int, heads: int, causal: bool) -> Any:
     return masks.MultiHeadMask([one] * heads)
 
 
-def _kernel(queries: int, keys: int, heads: int, causal: bool, fused: bool) -> Any:
-    """The kernel object with its schedule of unmasked blocks; `fused`: its backward pass is one kernel."""
+def _kernel(query: tuple[int, ...], keys: int, causal: bool, fused: bool) -> Any:
+    """The kernel object with its schedule of unmasked blocks.
+
+    Args:
+        query: shape of one sequence's queries (S, N, H).
+        fused: its backward pass is one kernel.
+    """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 
-    rows, columns = block_size(queries), block_size(keys)
+    queries, heads, head_dim = query
+    rows, columns = block_size(queries, head_dim), block_size(keys, head_dim)
     sizes = splash.BlockSizes(
         block_q=rows,
         block_kv=columns,
