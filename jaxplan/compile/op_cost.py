@@ -1,10 +1,14 @@
-"""Seconds of one instruction that computes: the compiler's own estimate where it gives one, otherwise a
-roofline.
+"""Seconds of one instruction that computes: by a roofline, and by the compiler's own estimate where it gives one.
 
-TPU compilers note estimated cycles with each fusion; cycles over the clock of the catalogue are seconds.
-GPU compilers note nothing: an instruction takes the longer of its FLOPs over the matmul rate and its bytes
-over the memory's rate (roofline: Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785), plus the
-gap between kernels.
+Roofline (Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785): an instruction takes the longer of its FLOPs
+over the rate that such matmuls reach and its bytes over the memory's rate. On GPUs the gap between kernels is added.
+
+TPU compilers note estimated cycles with each fusion; cycles over the clock of the catalogue are seconds. They count
+what runs beside each other as spent one after the other: MaxText's step of 16B parameters on v5e, whose matmuls had
+0.88 of the peak, is estimated to have 0.74, and passes over memory get two fifths of the memory's rate for each array
+that they read or write (libtpu 0.0.42.1). So the estimate bounds matmuls, and fusions that pass over memory, from
+above, and where the roofline at the rates that are reached says less, that is the value. What moves data across lanes
+(copies into another layout, transposes, reductions, sorts) keeps the estimate.
 """
 
 from __future__ import annotations
@@ -14,23 +18,27 @@ from dataclasses import dataclass
 from jaxplan.compile.hlo import Instruction, Module
 from jaxplan.compile.hlo_cost import FlopCount, FlopCounter
 from jaxplan.compile.kernels_cost import ATTENTION_BACKWARD, ATTENTION_FORWARD, BOOKKEEPING, KERNEL, MATMUL
+from jaxplan.compile.matmul_shape import gpu_padding, shape_of, tpu_padding
 from jaxplan.compile.memory_traffic import FREE, memory_traffic
 from jaxplan.machine.topology import Machine
 
-# Fitted to 618 published step times (MaxText on v5e to tpu7x; Megatron, FSDP and others on A100, H100, B200):
-# the part of the matmul peak that fused attention kernels reach, and the part of the memory rate that long
-# passes reach.
+# Of the peak that fused attention kernels reach, and of the memory's rate that long passes reach: known before, from a
+# cost model of published steps (MaxText on v5e to tpu7x; Megatron, FSDP and others on A100, H100, B200).
 ATTENTION_FRACTION = {"tpu": 0.35, "gpu": 0.55}
 MEMORY_FRACTION = 0.75
-# Catalogue rates are the best that matmuls of any shape reached. Fitted to the same steps, H100 matmuls ran
-# at 0.66 of the peak where the best case is 0.80: the slow end of what a schedule may take. TPU cycles need
-# no such allowance.
-SUSTAINED_FRACTION = {"tpu": 1.0, "gpu": 0.82}
+# Of the peak that matmuls reach on a TPU for which the catalogue has no figure: chosen, between v5e's and v6e's.
+TPU_MATMUL_FRACTION = 0.9
+# Of the best matmul's rate that a GPU's training steps sustain, under their power limit and with whatever kernels the
+# library picks: fitted to MaxText's five steps on H100 (profiling/published/recipes.toml, part `fit`).
+SUSTAINED_FRACTION = {"tpu": 1.0, "gpu": 0.7}
+# Chosen: the slow end. Five published runs of one configuration differ by 7%, releases of one program by more.
+SPREAD = 1.1
 # Chosen: the order of a kernel launch that no graph hides. It matters only where kernels are short.
 KERNEL_GAP_S = 3e-6
 # XLA's mark for "no estimate" is INT64_MAX; nothing real comes near.
 _NO_ESTIMATE = 2**60
 _DTYPES = {"f32": "float32", "s8": "int8", "u8": "int8"}
+_STREAMS = ("fusion", "broadcast")      # what a TPU passes over memory as fast as that is
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +48,8 @@ class OpCost:
     Attributes:
         kind: `matmul`, `attention`, `kernel` or `memory-bound`.
         seconds: as estimated.
-        low_s: at the peak rates of the data sheet, with no gap. Flags and shapes move a TPU compiler's own estimate by
-            a quarter and more, so that it bounds nothing from below.
-        high_s: with matmuls at the rate that whole steps sustained.
+        low_s: at the peak rates of the data sheet, with no gap.
+        high_s: as long as the compiler says, and at the slow end of what runs showed.
     """
 
     kind: str
@@ -62,7 +69,7 @@ class OpCosts:
         self._module, self._machine = module, machine
         self._flops = FlopCounter(module)
         self._tpu = machine.kind == "tpu"
-        self._matmul_fraction = machine.chip.measured.get("matmul_fraction", 1.0)
+        self._matmul_fraction = matmul_fraction(machine)
         self._attention_fraction = machine.chip.measured.get("attention_fraction", ATTENTION_FRACTION[machine.kind])
         self.uncovered: dict[str, int] = {}
 
@@ -73,15 +80,21 @@ class OpCosts:
         flops = self._flops.of_instruction(instruction) or FlopCount()
         for target in flops.uncovered:
             self.uncovered[target] = self.uncovered.get(target, 0) + 1
-        kind = _kind(flops)
+        cost = self._roofline(instruction, flops)
         cycles = estimated_cycles(instruction)
-        cost = self._roofline(instruction, flops, kind)
         if cycles and self._tpu and self._machine.chip.clock_hz:
-            seconds = cycles / self._machine.chip.clock_hz
-            return OpCost(kind, seconds, min(seconds, cost.low_s if cost else 0.0), seconds)
+            return self._bounded(instruction, flops, cost, cycles / self._machine.chip.clock_hz)
         return cost
 
-    def _roofline(self, instruction: Instruction, flops: FlopCount, kind: str) -> OpCost | None:
+    def _bounded(self, instruction: Instruction, flops: FlopCount, cost: OpCost | None, estimate: float) -> OpCost:
+        """A TPU's instruction by its roofline and by the compiler's estimate, which is the longer or all that counts."""
+        if cost is None:
+            return OpCost(_kind(flops), estimate, 0.0, estimate)
+        streams = instruction.opcode in _STREAMS or cost.kind == "matmul"
+        seconds = min(cost.seconds, estimate) if streams else estimate
+        return OpCost(cost.kind, seconds, min(cost.low_s, seconds), max(seconds, estimate))
+
+    def _roofline(self, instruction: Instruction, flops: FlopCount) -> OpCost | None:
         nbytes = self._main_memory_bytes(instruction)
         if not nbytes and not flops.total:
             return None
@@ -89,16 +102,26 @@ class OpCosts:
         memory = nbytes / self._machine.device_hbm_bytes_per_s
         attention = flops.by_kind.get(ATTENTION_FORWARD, 0.0) + flops.by_kind.get(ATTENTION_BACKWARD, 0.0)
         matmul = flops.total - attention
+        rate = self._matmul_fraction * SUSTAINED_FRACTION[self._machine.kind]
         kernels = attention / (peak * self._attention_fraction)
-        compute = matmul / (peak * self._matmul_fraction)
-        slow = compute / SUSTAINED_FRACTION[self._machine.kind]
+        compute = matmul / (peak * rate) * (self._padding(instruction) if matmul else 1.0) + kernels
         gap = 0.0 if self._tpu else KERNEL_GAP_S
         return OpCost(
-            kind,
-            max(compute + kernels, memory / MEMORY_FRACTION) + gap,
+            _kind(flops),
+            max(compute, memory / MEMORY_FRACTION) + gap,
             max(flops.total / peak, memory),
-            max(slow + kernels, memory / MEMORY_FRACTION) + gap,
+            SPREAD * max(compute, memory / MEMORY_FRACTION) + gap,
         )
+
+    def _padding(self, instruction: Instruction) -> float:
+        """Executed over useful work of an instruction's first matmul, on which the shape of all in it is modelled."""
+        found = self._first_matmul(instruction)
+        count = self._flops.of_instruction(found) if found is not None else None
+        shape = shape_of(found, count.total) if found is not None and count is not None else None
+        if shape is None:
+            return 1.0
+        chip = self._machine.chip
+        return tpu_padding(shape, chip.mxu_size) if self._tpu else gpu_padding(shape, chip.core_count)
 
     def _main_memory_bytes(self, instruction: Instruction) -> int:
         """What a TPU keeps in VMEM, a memory space of its own, costs no HBM traffic."""
@@ -120,6 +143,12 @@ class OpCosts:
             return None
         inner = (self._first_matmul(one) for one in self._module.callee(instruction, "calls").instructions)
         return next((one for one in inner if one is not None), None)
+
+
+def matmul_fraction(machine: Machine) -> float:
+    """The part of the peak that the best matmul reached which somebody measured on the chip; a TPU's else."""
+    usual = TPU_MATMUL_FRACTION if machine.kind == "tpu" else 1.0
+    return machine.chip.measured.get("matmul_fraction", usual)
 
 
 def estimated_cycles(instruction: Instruction) -> int:

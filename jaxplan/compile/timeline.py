@@ -7,11 +7,11 @@ its trips.
 
     low    compute by a roofline at peak rates, communication at the links' own rates, hidden
            perfectly: the larger of the two
-    value  the walk, at the rates that measurements reached where the catalogue has them
-    high   the sum, nothing hidden, with matmuls at the rate that whole steps sustained
+    value  the walk, at the rates that measurements reached where the catalogue has them; on GPUs what computes while
+           a collective runs is slowed by it
+    high   the sum, nothing hidden, compute at the slow end of `op_cost`
 
-Not modeled: contention of collectives with compute for memory and cores, pipelining across trips of a loop,
-stragglers.
+Not modeled: pipelining across trips of a loop, stragglers.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ HOST_MEMORY_SPACE = 5
 # Kinds without a formula of their own run at the rates of their nearest relative.
 LIKE = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
 _COPIES, _HOST = "copies", "host transfers"
+# Computation took so much longer while collectives ran beside it, on A100, H100, MI210 and MI250 in the mean; at most
+# 0.40 (Lee et al. 2025, arXiv:2507.03114, abstract). A TPU's transfers need none of what computes.
+SLOWED = {"tpu": 0.0, "gpu": 0.189}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +180,8 @@ class _Walk:
         issued = self._issued.get(computation.name, {})
         copies: dict[str, _Pending] = {}
         for place, instruction in enumerate(computation.instructions):
-            for pending in awaited.pop(place, ()):
+            waits = awaited.pop(place, ())
+            for pending in waits:
                 now = self._wait(span, now, pending)
             for one in (one for found in issued.get(place, {}).values() for one in found):
                 pending = self._issue(span, now, free, one)
@@ -185,7 +189,8 @@ class _Walk:
                     now = self._wait(span, now, pending)
                 else:
                     awaited.setdefault(one.end, []).append(pending)
-            now = self._step(span, now, free, copies, instruction, communicates=place in issued)
+            communicates = place in issued or bool(waits)
+            now = self._step(span, now, free, copies, instruction, communicates)
         return span
 
     def _step(
@@ -215,10 +220,18 @@ class _Walk:
         cost = self.costs.of(instruction)
         if cost is None or (communicates and cost.kind == "memory-bound"):
             return now
+        slowed = self._slowed(now, cost.seconds, free)
         span.spend(cost.kind, cost.seconds)
+        span.spend("slowed by collectives", slowed)
         span.compute_low += cost.low_s
         span.compute_high += cost.high_s
-        return now + cost.seconds
+        return now + cost.seconds + slowed
+
+    def _slowed(self, now: float, seconds: float, free: dict[str, float]) -> float:
+        """How much longer work of so many seconds takes because collectives run at the same time."""
+        slower = SLOWED[self._machine.kind]
+        until = max((end for name, end in free.items() if name not in (_COPIES, _HOST)), default=now)
+        return slower * min(seconds, max(0.0, until - now) / (1 + slower))
 
     def _nested(self, instruction: Instruction) -> tuple[_Span, int]:
         if instruction.opcode == "while":
