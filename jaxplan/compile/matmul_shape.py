@@ -1,7 +1,7 @@
 """How well a matmul's shape fits the units that compute it: executed over useful work.
 
-GPU: whole tiles in whole waves over the cores (NVIDIA, "Matrix Multiplication Background User's Guide", sections on tile
-and wave quantization). TPU: dims padded to the edge of a systolic array.
+GPU: whole tiles in whole waves over the cores (NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave
+quantization). TPU: dims padded to the edge of a systolic array.
 """
 
 from __future__ import annotations

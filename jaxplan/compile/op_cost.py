@@ -87,7 +87,7 @@ class OpCosts:
         return cost
 
     def _bounded(self, instruction: Instruction, flops: FlopCount, cost: OpCost | None, estimate: float) -> OpCost:
-        """A TPU's instruction by its roofline and by the compiler's estimate, which is the longer or all that counts."""
+        """A TPU's instruction by its roofline and by the compiler's estimate, which bounds it or is all that counts."""
         if cost is None:
             return OpCost(_kind(flops), estimate, 0.0, estimate)
         streams = instruction.opcode in _STREAMS or cost.kind == "matmul"

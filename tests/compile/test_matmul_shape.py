@@ -26,6 +26,7 @@ def test_the_shape_of_a_dot_however_its_dims_lie(name):
     )
     dot = module.entry.instructions[-1]
     count = FlopCounter(module).of_instruction(dot)
+    assert count is not None
     batch = 8 if name == "batched" else 1
     assert shape_of(dot, count.total) == MatmulShape(batch, 96, 640, 40)
     assert MatmulShape(batch, 96, 640, 40).flops == count.total
