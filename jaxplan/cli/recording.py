@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxplan.estimate.memory import PARTS
-from jaxplan.estimate.step import matmul_fraction
+from jaxplan.machine.reached import MEMORY_FRACTION, attention_fraction, matmul_fraction, sustained_fraction
 from jaxplan.plan.record import (
     MemoryLedger,
     Part,
@@ -112,11 +112,11 @@ def assumptions(report: SearchReport, table: Table) -> tuple[str, ...]:
     machine, workload = report.machine, report.workload
     out = [f"{name} was not given: {getattr(workload, name).name if name == 'model' else getattr(workload, name)}"
            for name in workload.defaults]
-    fraction = matmul_fraction(machine)
+    best, sustained = matmul_fraction(machine), sustained_fraction(machine)
+    known = f"{best:.0%} at best" if best < 1 else "nobody's measurement of this chip is in the catalogue"
     out.append(
-        f"estimated matmuls run at {fraction:.0%} of the data sheet's peak, as measured on this chip"
-        if fraction < 1
-        else "estimated matmuls run at the data sheet's peak: nobody's measurement of this chip is in the catalogue"
+        f"estimated matmuls run at {sustained:.0%} of the data sheet's peak ({known}), attention at "
+        f"{attention_fraction(machine):.0%}, passes over memory at {MEMORY_FRACTION:.0%} of its rate"
     )
     out.append(
         "estimated: of weights' and gradients' collectives half of what compute could hide is hidden, "

@@ -20,17 +20,9 @@ from jaxplan.compile.hlo_cost import FlopCount, FlopCounter
 from jaxplan.compile.kernels_cost import ATTENTION_BACKWARD, ATTENTION_FORWARD, BOOKKEEPING, KERNEL, MATMUL
 from jaxplan.compile.matmul_shape import gpu_padding, shape_of, tpu_padding
 from jaxplan.compile.memory_traffic import FREE, memory_traffic
+from jaxplan.machine.reached import MEMORY_FRACTION, attention_fraction, sustained_fraction
 from jaxplan.machine.topology import Machine
 
-# Of the peak that fused attention kernels reach, and of the memory's rate that long passes reach: known before, from a
-# cost model of published steps (MaxText on v5e to tpu7x; Megatron, FSDP and others on A100, H100, B200).
-ATTENTION_FRACTION = {"tpu": 0.35, "gpu": 0.55}
-MEMORY_FRACTION = 0.75
-# Of the peak that matmuls reach on a TPU for which the catalogue has no figure: chosen, between v5e's and v6e's.
-TPU_MATMUL_FRACTION = 0.9
-# Of the best matmul's rate that a GPU's training steps sustain, under their power limit and with whatever kernels the
-# library picks: fitted to MaxText's five steps on H100 (profiling/published/recipes.toml, part `fit`).
-SUSTAINED_FRACTION = {"tpu": 1.0, "gpu": 0.7}
 # Chosen: the slow end. Five published runs of one configuration differ by 7%, releases of one program by more.
 SPREAD = 1.1
 # Chosen: the order of a kernel launch that no graph hides. It matters only where kernels are short.
@@ -69,8 +61,6 @@ class OpCosts:
         self._module, self._machine = module, machine
         self._flops = FlopCounter(module)
         self._tpu = machine.kind == "tpu"
-        self._matmul_fraction = matmul_fraction(machine)
-        self._attention_fraction = machine.chip.measured.get("attention_fraction", ATTENTION_FRACTION[machine.kind])
         self.uncovered: dict[str, int] = {}
 
     def of(self, instruction: Instruction) -> OpCost | None:
@@ -98,13 +88,14 @@ class OpCosts:
         nbytes = self._main_memory_bytes(instruction)
         if not nbytes and not flops.total:
             return None
-        peak = self._machine.device_flops_per_s(self._dtype(instruction))
+        dtype = self._dtype(instruction)
+        peak = self._machine.device_flops_per_s(dtype)
         memory = nbytes / self._machine.device_hbm_bytes_per_s
         attention = flops.by_kind.get(ATTENTION_FORWARD, 0.0) + flops.by_kind.get(ATTENTION_BACKWARD, 0.0)
         matmul = flops.total - attention
-        rate = self._matmul_fraction * SUSTAINED_FRACTION[self._machine.kind]
-        kernels = attention / (peak * self._attention_fraction)
-        compute = matmul / (peak * rate) * (self._padding(instruction) if matmul else 1.0) + kernels
+        compute = attention / (peak * attention_fraction(self._machine))
+        if matmul:
+            compute += matmul / (peak * sustained_fraction(self._machine, dtype)) * self._padding(instruction)
         gap = 0.0 if self._tpu else KERNEL_GAP_S
         return OpCost(
             _kind(flops),
@@ -143,12 +134,6 @@ class OpCosts:
             return None
         inner = (self._first_matmul(one) for one in self._module.callee(instruction, "calls").instructions)
         return next((one for one in inner if one is not None), None)
-
-
-def matmul_fraction(machine: Machine) -> float:
-    """The part of the peak that the best matmul reached which somebody measured on the chip; a TPU's else."""
-    usual = TPU_MATMUL_FRACTION if machine.kind == "tpu" else 1.0
-    return machine.chip.measured.get("matmul_fraction", usual)
 
 
 def estimated_cycles(instruction: Instruction) -> int:

@@ -4,9 +4,9 @@ An `Estimator` is prepared once for a table, a set of rules and a rematerializat
 prices any number of plans by one matrix product.
 
 Time has three values. `low`: everything that moves is hidden under what computes (the longer of the two), which runs at
-its peak. `high`: nothing is hidden, matmuls run at the rate that was measured. `value`: state that can be prefetched
-(weights, gradients) is hidden by half of what compute could hide (`waited_s`), activations that the next matmul waits
-for are not.
+its peak. `high`: nothing is hidden, what computes runs at the rates that training steps reach (`machine.reached`).
+`value`: state that can be prefetched (weights, gradients) is hidden by half of what compute could hide (`waited_s`),
+activations that the next matmul waits for are not.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from jaxplan.estimate.network import Network, Prices
 from jaxplan.estimate.scheduler import SCHEDULERS
 from jaxplan.estimate.terms import VARIABLES, TermMatrix, total
 from jaxplan.estimate.view import View
+from jaxplan.machine.reached import MEMORY_FRACTION, attention_fraction, sustained_fraction
 from jaxplan.machine.topology import Machine
 
 HIDDEN_SHARE = 0.5      # chosen: halfway between the bounds, until a compile or a run says what is really hidden
@@ -39,7 +40,7 @@ class Estimates:
         memory_bytes: float [plans, parts], the parts of `estimate.memory.PARTS` at the largest moment.
         moment: index into `moments` of the largest moment.
         ideal_s: float [plans, works]: time of each entry of `works` by its roofline, at the data sheet's peak.
-        compute_s: the same at the matmul rate that was measured on the chip (`matmul_fraction`).
+        compute_s: the same at the rates that training steps reach (`machine.reached`).
         collective_s: float [plans, collectives]: time of each entry of `collectives` at the rates that measurements
             of such links reached; `ideal_collective_s` at the data sheet's.
         collective_bytes: float [plans, collectives].
@@ -188,12 +189,12 @@ class Estimator:
         return spent, held
 
     def _work_s(self, spent: list[np.ndarray], variables: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of every work by its roofline: at the data sheet's peak, and at the rate that was measured."""
+        """Seconds of every work by its roofline: at the data sheet's rates, and at those that steps reach."""
         hbm_s = spent[1] / self.machine.device_hbm_bytes_per_s
         peak_s = spent[0] / self._peaks
         if (hot := self._hot(variables, [entry.of_experts for entry in self.works])) is not None:
             hbm_s, peak_s = hot * hbm_s, hot * peak_s
-        return np.maximum(peak_s, hbm_s), np.maximum(peak_s / self._fractions, hbm_s)
+        return np.maximum(peak_s, hbm_s), np.maximum(peak_s / self._fractions, hbm_s / MEMORY_FRACTION)
 
     def _collective_s(
         self, spent: list[np.ndarray], variables: np.ndarray, mesh: np.ndarray, network: Network
@@ -235,15 +236,8 @@ class Estimator:
 
     @cached_property
     def _fractions(self) -> np.ndarray:
-        return np.array([matmul_fraction(self.machine, dtype) for dtype in self._dtypes])
-
-
-def matmul_fraction(machine: Machine, dtype: str = "") -> float:
-    """The part of the peak that large matmuls reached when somebody measured this chip; 1 where nobody has.
-
-    Args:
-        dtype: of the operands; where nobody measured it, what is known of other dtypes stands for it.
-    """
-    measured = machine.chip.measured
-    narrow = measured.get("matmul_float8_fraction") if dtype.startswith("float8") else None
-    return narrow if narrow is not None else measured.get("matmul_fraction", 1.0)
+        """The part of its peak that each entry reaches."""
+        return np.array([
+            attention_fraction(self.machine) if entry.kind == "attention" else sustained_fraction(self.machine, dtype)
+            for entry, dtype in zip(self.works, self._dtypes, strict=True)
+        ])

@@ -111,7 +111,8 @@ def _roofline(report: ExplainReport, width: int) -> list[str]:
     chip = report.anatomy.chip
     reached = f" x {chip.fraction:.0%} reached" if chip.fraction < 1 else ""
     head = f"Roofline of a device (estimated): matmuls at {significant(chip.flops_per_s / TERA)} TFLOP/s{reached}, "
-    head += f"memory at {chip.hbm_bytes_per_s / GB:,.0f} GB/s; bound by compute from {chip.ridge:.0f} FLOP/B"
+    head += f"memory at {chip.hbm_bytes_per_s / GB:,.0f} GB/s x {chip.hbm_fraction:.0%}; "
+    head += f"bound by compute from {chip.ridge:.0f} FLOP/B"
     rows = [["", "work", "bytes", "FLOP/B", "time", "bound by"]]
     for line in report.anatomy.rooflines:
         name = f"{line.kind}, recomputed" if line.recomputed else line.kind
@@ -203,7 +204,7 @@ def _hint(report: ExplainReport, name: str) -> str:
     """What makes an entry of a time ledger shorter, in words."""
     fraction = report.anatomy.chip.fraction
     if name == "matmul":
-        rate = f"{fraction:.0%} of the peak, as measured on this chip" if fraction < 1 else "the peak of the data sheet"
+        rate = f"{fraction:.0%} of the peak, as steps reach it" if fraction < 1 else "the peak of the data sheet"
         return f"estimated at {rate}; only fewer FLOPs or more chips shorten it."
     if name.startswith("exposed host"):
         return "devices wait for the link to their host's memory: less on the host shortens it."

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxplan.errors import InputError
-from jaxplan.estimate.step import Estimates, matmul_fraction
+from jaxplan.estimate.step import Estimates
+from jaxplan.machine.reached import MEMORY_FRACTION, attention_fraction, sustained_fraction
 from jaxplan.machine.topology import Machine
 from jaxplan.workload.table import Table
 
@@ -27,8 +28,8 @@ class Roofline:
     Attributes:
         recomputed: done again in the backward pass.
         seconds: by the roofline of each operation, so at least that of `compute_s` and `memory_s`.
-        compute_s: of the FLOPs alone, at the rate that matmuls reach; 0 for what no matrix unit does.
-        memory_s: of the bytes alone.
+        compute_s: of the FLOPs alone, at the rate that this kind reaches; 0 for what no matrix unit does.
+        memory_s: of the bytes alone, at the rate that long passes reach.
     """
 
     kind: str
@@ -55,17 +56,21 @@ class Chip:
     """The two sides of a device's roofline.
 
     Attributes:
-        flops_per_s: the peak of the program's dtype; large matmuls reach `fraction` of it.
+        flops_per_s: the peak of the program's dtype; matmuls reach `fraction` of it in a training step, fused attention
+            `attention_fraction`.
+        hbm_bytes_per_s: of the data sheet; long passes reach `hbm_fraction` of it.
     """
 
     flops_per_s: float
     fraction: float
     hbm_bytes_per_s: float
+    attention_fraction: float
+    hbm_fraction: float
 
     @property
     def ridge(self) -> float:
         """FLOPs a byte from which on a matmul is bound by compute."""
-        return self.flops_per_s * self.fraction / self.hbm_bytes_per_s
+        return self.flops_per_s * self.fraction / (self.hbm_bytes_per_s * self.hbm_fraction)
 
 
 def chip_of(machine: Machine, table: Table) -> Chip:
@@ -79,7 +84,13 @@ def chip_of(machine: Machine, table: Table) -> Chip:
     except ValueError as error:
         suggestion = f"a file of your own with matmul_flops_per_s.{table.compute_dtype}, or matmuls of another dtype"
         raise InputError(f"{table.name}: {error}", suggestion=suggestion) from error
-    return Chip(peak, matmul_fraction(machine), machine.device_hbm_bytes_per_s)
+    return Chip(
+        peak,
+        sustained_fraction(machine, table.compute_dtype),
+        machine.device_hbm_bytes_per_s,
+        attention_fraction(machine),
+        MEMORY_FRACTION,
+    )
 
 
 def rooflines(found: Estimates, variables: np.ndarray, bubble: float, chip: Chip) -> tuple[Roofline, ...]:
@@ -91,8 +102,10 @@ def rooflines(found: Estimates, variables: np.ndarray, bubble: float, chip: Chip
     sums: dict[tuple[str, bool], np.ndarray] = defaultdict(lambda: np.zeros(5))
     for i, entry in enumerate(found.works):
         flops, nbytes = float(found.flops[0, i]), float(entry.nbytes.at(variables)[0])
-        rate = chip.flops_per_s * chip.fraction if entry.kind in ON_MATRIX_UNITS else math.inf
-        costs = np.array([flops, nbytes, found.compute_s[0, i], flops / rate, nbytes / chip.hbm_bytes_per_s])
+        part = chip.attention_fraction if entry.kind == "attention" else chip.fraction
+        rate = chip.flops_per_s * part if entry.kind in ON_MATRIX_UNITS else math.inf
+        passes_s = nbytes / (chip.hbm_bytes_per_s * chip.hbm_fraction)
+        costs = np.array([flops, nbytes, found.compute_s[0, i], flops / rate, passes_s])
         sums[entry.kind, entry.recomputed] += costs / (bubble if entry.in_layers else 1.0)
     lines = [Roofline(*key, *map(float, costs)) for key, costs in sums.items() if costs[2] > 0]
     return tuple(sorted(lines, key=lambda line: -line.seconds))

@@ -61,8 +61,8 @@ def test_matmul_flops_are_six_a_weight_and_token(workload, table):
 
 
 def test_a_roofline_is_bound_by_its_longer_side():
-    chip = Chip(flops_per_s=100.0, fraction=0.5, hbm_bytes_per_s=10.0)
-    assert chip.ridge == 5.0
+    chip = Chip(flops_per_s=100.0, fraction=0.5, hbm_bytes_per_s=10.0, attention_fraction=0.3, hbm_fraction=0.8)
+    assert chip.ridge == 100.0 * 0.5 / (10.0 * 0.8)
     assert Roofline("matmul", False, 600.0, 100.0, 12.0, compute_s=12.0, memory_s=10.0).bound == "compute"
     assert Roofline("matmul", False, 400.0, 100.0, 10.0, compute_s=8.0, memory_s=10.0).bound == "memory"
     assert Roofline("matmul", False, 400.0, 0.0, 10.0, 8.0, 0.0).intensity == math.inf

@@ -149,7 +149,7 @@ def interpreted(function):
 
 @pytest.mark.parametrize("head_dim, expected", [(64, 1024), (128, 1024), (192, 640), (256, 512), (512, 256)])
 def test_splash_blocks_of_wide_heads_are_smaller(head_dim, expected):
-    """A block's rows times a head's width stay within 1024 x 128: v5e's compiler refuses 1024 x 256 (17.38 MiB of 16)."""
+    """A block's rows times a head's width stay within 1024 x 128: v5e's compiler refuses 1024 x 256, 17.4 of 16 MiB."""
     assert splash.block_size(5 * 4096, head_dim) == expected
 
 
