@@ -8,7 +8,7 @@ from jaxplan.machine.reached import attention_fraction, matmul_fraction, sustain
 
 @pytest.mark.parametrize("mesh, chip", [("1x8", "h100"), ("2x4", "v6e"), ("2x2x1", "tpu7x")])
 def test_steps_reach_no_more_than_the_best_matmul(mesh, chip):
-    """Published: 794.5 of 989 TFLOP/s (stas00/ml-engineering), 827.5 of 918 and 0.829 (AI-Hypercomputer/tpu-recipes)."""
+    """Published: 794.5 of 989 TFLOP/s (ml-engineering), 827.5 of 918 and 0.829 (AI-Hypercomputer/tpu-recipes)."""
     machine = catalogue.machine(mesh, chip)
     best = {"h100": 794.5 / 989, "v6e": 827.5 / 918, "tpu7x": 0.829}[chip]
     assert matmul_fraction(machine) == pytest.approx(best, rel=1e-3)
