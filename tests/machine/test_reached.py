@@ -1,4 +1,4 @@
-"""The parts of a chip's rates that steps reach, and that the estimate and the compiled timeline mean the same by them."""
+"""What steps reach of a chip's rates: the same for the estimate and for the compiled timeline."""
 
 import pytest
 
