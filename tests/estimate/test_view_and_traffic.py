@@ -6,6 +6,7 @@ The program: y[batch, mlp] = x[batch, embed] @ w[embed, mlp], its gradient dw an
 import pytest
 
 from jaxplan.estimate.communication import operand_moves, traffic
+from jaxplan.estimate.compute import work
 from jaxplan.estimate.liveness import working_sets
 from jaxplan.estimate.scheduler import SCHEDULERS
 from jaxplan.estimate.terms import rows
@@ -154,3 +155,12 @@ def test_a_working_set_holds_operands_results_and_gathered_weights():
     sizes = variables({"fsdp": 8})
     gathered, result = W_BYTES, 2 * B * F / 8
     assert points[0].alive.at(sizes) == pytest.approx([gathered + result])
+
+
+@pytest.mark.parametrize("sizes, shards", [({}, 1), ({"data": 2}, 2), ({"data": 2, "fsdp": 4}, 8)])
+def test_what_a_loop_keeps_is_copied_into_a_stack_and_out_of_it(sizes, shards):
+    """x is kept in every layer: read and written on the way there and on the way back; nothing else is memory-bound."""
+    passes = [entry for entry in work(view()) if entry.kind == "memory-bound"]
+    assert len(passes) == 1 and passes[0].in_layers and not passes[0].recomputed
+    assert passes[0].nbytes.at(variables(sizes))[0] == 4 * L * 2 * B * D / shards
+    assert passes[0].flops.at(variables(sizes))[0] == 0
