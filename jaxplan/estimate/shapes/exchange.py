@@ -1,0 +1,90 @@
+"""What the devices of a run send each other: within a layer, and of its state."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxplan.estimate.shapes.experts import chosen
+from jaxplan.estimate.shapes.facts import Facts, Group, Number
+from jaxplan.estimate.shapes.rates import ELEMENT_BYTES, Rates
+
+
+def gather_s(group: Group, rates: Rates, nbytes: Number) -> Number:
+    """All-gather to, or reduce-scatter from, `nbytes` in all: (n - 1) / n of them arrive (Chan et al. 2007, table 1)."""
+    reached = group.bytes_per_s * np.where(group.network > 0, rates.network, rates.link)
+    moved = (group.size - 1) / group.size * nbytes / reached
+    return np.where(group.size > 1, moved + rates.latency * group.latency_s, 0.0)
+
+
+def tensor_s(facts: Facts, rates: Rates) -> Number:
+    """Tensor parallelism, one forward pass of one layer: two all-reduces (Shoeybi et al. 2019, arXiv:1909.08053,
+    figure 4), or the all-gathers and reduce-scatters that they are made of (Korthikanti et al. 2022, arXiv:2205.05198,
+    figure 5)."""
+    layout = facts.layout
+    activations = layout.tokens * facts.model.embed * ELEMENT_BYTES
+    return 2 * 2 * gather_s(layout.tensor_group, rates, activations) / rates.tensor_link
+
+
+def context_s(facts: Facts, rates: Rates) -> Number:
+    """Keys and values of the whole sequence, one forward pass of one layer."""
+    model, layout = facts.model, facts.layout
+    heads = model.kv_heads / np.maximum(1, np.minimum(layout.tensor, model.kv_heads))
+    nbytes = layout.micro_batch * layout.seq * heads * (model.qk_dim + model.v_dim) * ELEMENT_BYTES
+    return gather_s(layout.context_group, rates, nbytes)
+
+
+def experts_exchange_s(facts: Facts, rates: Rates) -> Number:
+    """Dispatch and combine of one layer, one forward pass: two all-to-alls of the tokens' copies.
+
+    Of a group over several domains, (nodes - 1) / nodes of the bytes leave the domain; where a dispatcher sends a token
+    to each node once, k choices among the nodes reach nodes (1 - (1 - 1 / nodes)^k) of them (DeepSeek-AI, DeepEP).
+    """
+    layout, choices, model = facts.layout, facts.choices, facts.model
+    k, nodes = np.maximum(model.top_k, 1), layout.nodes
+    sent = chosen(facts) * model.embed * ELEMENT_BYTES / layout.tensor
+    inside = sent * (layout.expert - 1) / layout.expert
+    reached = np.minimum(1.0, nodes * (1 - (1 - 1 / nodes) ** k) / k)
+    across = sent * (nodes - 1) / nodes * np.where(choices.once_a_node > 0, reached, 1.0)
+    inner = inside / (layout.expert_group.bytes_per_s * rates.link * rates.exchange)
+    outer = across / (layout.expert_network.bytes_per_s * rates.network * rates.exchange)
+    start = rates.latency * layout.expert_group.latency_s
+    return np.where(layout.expert > 1, 2 * (np.maximum(inner, outer) + start), 0.0)
+
+
+def held(facts: Facts) -> tuple[Number, Number]:
+    """Parameters that one device computes with: (experts, the rest), of its stage, before fsdp divides them."""
+    model, layout = facts.model, facts.layout
+    share = layout.tensor * layout.stage
+    experts = model.all_moe_layers * model.experts_parameters
+    return experts / share / layout.expert, (model.parameters - experts) / share
+
+
+def weights_s(facts: Facts, rates: Rates, bytes_each: Number) -> Number:
+    """All weights of a stage gathered, or their gradients scattered, over fsdp ranks once, layer by layer."""
+    layout, model = facts.layout, facts.model
+    experts, rest = held(facts)
+    moved = gather_s(layout.expert_fsdp_group, rates, experts * bytes_each)
+    moved = moved + gather_s(layout.fsdp_group, rates, rest * bytes_each)
+    layers = np.maximum(model.layers / layout.stage - 1, 0)
+    return moved + layers * rates.latency * np.where(layout.fsdp > 1, layout.fsdp_group.latency_s, 0.0)
+
+
+def replicas_s(facts: Facts, rates: Rates, bytes_each: Number) -> Number:
+    """Gradients reduced and weights gathered over data ranks, once a step.
+
+    Args:
+        bytes_each: of a gradient on its way there and of a weight on its way back, together.
+    """
+    layout = facts.layout
+    experts, rest = held(facts)
+    moved = gather_s(layout.data_group, rates, rest * bytes_each / layout.fsdp)
+    return moved + gather_s(layout.expert_data_group, rates, experts * bytes_each / layout.fsdp)
+
+
+def send_s(facts: Facts, rates: Rates) -> Number:
+    """One microbatch's activations to the next stage, each tensor rank its part (Narayanan et al. 2021,
+    arXiv:2104.04473, section 4.1)."""
+    layout = facts.layout
+    nbytes = layout.tokens * facts.model.embed * ELEMENT_BYTES / layout.tensor
+    reached = layout.send_group.bytes_per_s * np.where(layout.send_group.network > 0, rates.network, rates.link)
+    return np.where(layout.stage > 1, nbytes / reached + rates.latency * layout.send_group.latency_s, 0.0)

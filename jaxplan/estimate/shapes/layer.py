@@ -1,0 +1,137 @@
+"""Compute of one layer for one microbatch: forward, backward, and what the backward pass does again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxplan.estimate.shapes.facts import Facts, Number
+from jaxplan.estimate.shapes.rates import Rates, matmul_s, stream_s, whole
+
+FLASH_BACKWARD = 2.5        # matmuls of the backward core over the forward's two: five (Dao 2023, arXiv:2307.08691, 3.1)
+PLAIN_BACKWARD = 2.0
+LANES = 128                 # a TPU pads a head's width to its lanes
+TPU_BLOCK = 512             # keys of one block of splash attention (MaxText, base.yml: sa_block_kv)
+SCORE_BYTES = 13            # of unfused attention, per score: written by a matmul, softmax and dropout, read by the next
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds of the forward, backward and repeated forward pass of one layer, for one microbatch."""
+
+    forward: Number
+    backward: Number
+    again: Number
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Parts of a layer by what bounds them."""
+
+    matmul: Passes
+    attention: Passes
+    memory: Passes
+    launch: Passes
+
+    def total(self) -> Passes:
+        parts = (self.matmul, self.attention, self.memory, self.launch)
+        return Passes(
+            sum(part.forward for part in parts), sum(part.backward for part in parts), sum(part.again for part in parts)
+        )
+
+
+def projections_s(facts: Facts, rates: Rates) -> tuple[Number, Number]:
+    """Query-key-value projections and output projection, forward."""
+    model, layout, choices, chip = facts.model, facts.layout, facts.choices, facts.chip
+    rows, d, t, n = layout.tokens, model.embed, layout.tensor, model.heads
+
+    def one(inner: Number, columns: Number) -> Number:
+        return np.where(
+            inner * columns > 0,
+            matmul_s(chip, rates, rows, np.maximum(inner, 1), np.maximum(columns, 1), choices.narrow),
+            0.0,
+        )
+
+    plain = one(d, (n * model.qk_dim + model.kv_heads * (model.qk_dim + model.v_dim)) / t)
+    queries = np.where(
+        model.query_rank > 0,
+        one(d, model.query_rank) + one(model.query_rank, n * model.qk_dim / t),
+        one(d, n * model.qk_dim / t),
+    )
+    nope = model.qk_dim - model.rope_dim
+    latent = queries + one(d, model.kv_rank + model.rope_dim) + one(model.kv_rank, n * (nope + model.v_dim) / t)
+    return np.where(model.kv_rank > 0, latent, plain), one(n * model.v_dim / t, d)
+
+
+def feed_forward_s(facts: Facts, rates: Rates, width: Number) -> Number:
+    """A dense feed-forward of that width, forward."""
+    model, choices, chip = facts.model, facts.choices, facts.chip
+    rows, wide = facts.layout.tokens, np.maximum(width / facts.layout.tensor, 1)
+    up = matmul_s(chip, rates, rows, model.embed, wide, choices.narrow)
+    down = matmul_s(chip, rates, rows, wide, model.embed, choices.narrow)
+    return np.where(width > 0, (model.mlp_matrices - 1) * up + down, 0.0)
+
+
+def core_s(facts: Facts, rates: Rates) -> tuple[Number, Number]:
+    """The attention core, forward and backward: 2 M pairs N (qk + v) FLOPs (a causal half of them where it is fused)."""
+    model, layout, chip, habits = facts.model, facts.layout, facts.chip, facts.habits
+    tpu = chip.tpu > 0
+    diagonal = np.where(tpu, TPU_BLOCK / 2, 0)      # blocks on the diagonal are computed whole
+    pairs = np.where(
+        habits.causal_attention > 0, model.pairs(layout.seq) + diagonal, model.pairs(layout.seq, causal=False)
+    )
+    qk, v = (np.where(tpu, whole(width, LANES), width) for width in (model.qk_dim, model.v_dim))
+    flops = 2 * layout.tokens * pairs * model.heads / layout.tensor * (qk + v)
+    fused = flops / (chip.flops_per_s * rates.attention)
+    scores = layout.tokens * layout.seq * model.heads / layout.tensor
+    plain = flops / (chip.flops_per_s * rates.matmul) + stream_s(chip, rates, SCORE_BYTES * scores) * rates.scores
+    crooked = np.where((layout.context > 1) & (facts.choices.context_balanced < 1), rates.imbalance, 1.0)
+    fused = fused * crooked
+    is_fused = habits.fused_attention > 0
+    return np.where(is_fused, fused, plain), np.where(is_fused, FLASH_BACKWARD * fused, PLAIN_BACKWARD * plain)
+
+
+def streamed_bytes(facts: Facts, hidden: Number) -> Number:
+    """Bytes that the memory-bound operations of a layer move, forward: norms, residuals, rotary, activation.
+
+    Args:
+        hidden: elements of feed-forward activations of one token on this device.
+    """
+    model, layout, choices = facts.model, facts.layout, facts.choices
+    shared = np.where((choices.sequence_parallel > 0) | (facts.chip.tpu > 0), layout.tensor, 1)
+    heads = (model.query_width + np.where(model.kv_rank > 0, model.query_width, model.kv_heads * model.qk_dim))
+    # reads and writes in 16 bits: two norms (4 D), two residuals (6 D), casts and gradients of inputs (3 D)
+    residual, rotary = 26 * model.embed / shared, 8 * heads / layout.tensor
+    return layout.tokens * (residual + rotary + (3 * model.mlp_matrices - 1) * hidden)
+
+
+def layer(facts: Facts, rates: Rates, experts: bool) -> Layer:
+    """One dense layer, or one of experts."""
+    from jaxplan.estimate.shapes.experts import experts_s, moved_s
+
+    model, layout, choices, chip = facts.model, facts.layout, facts.choices, facts.chip
+    qkv, out = projections_s(facts, rates)
+    core, core_backward = core_s(facts, rates)
+    aligned = np.where(np.mod(model.qk_dim, 8) > 0, rates.misaligned, 1.0)
+    qkv, out = qkv / aligned, out / aligned
+    if experts:
+        mlp, moved = experts_s(facts, rates), moved_s(facts, rates)
+        hidden = (model.top_k * model.expert_mlp + model.shared_mlp) / layout.tensor
+    else:
+        mlp, moved = feed_forward_s(facts, rates, model.mlp), 0.0
+        hidden = model.mlp / layout.tensor
+    mlp = mlp / aligned
+    quantise = stream_s(chip, rates, 4 * layout.tokens * (3 * model.embed + hidden)) * choices.narrow
+    memory = stream_s(chip, rates, streamed_bytes(facts, hidden)) * rates.passes + quantise + moved
+    again = (
+        choices.recompute_mlp * mlp + choices.recompute_qkv * qkv + choices.recompute_out * out
+    )
+    launch = facts.habits.kernels_per_layer * rates.launch_s
+    backward = 1 + choices.trained
+    return Layer(
+        matmul=Passes(mlp + qkv + out, backward * (mlp + qkv + out), again),
+        attention=Passes(core, core_backward, choices.recompute_core * core),
+        memory=Passes(memory, 2 * memory, choices.recompute_rest * memory),
+        launch=Passes(launch, 1.6 * launch, choices.recompute_rest * launch),
+    )

@@ -1,0 +1,94 @@
+"""Profiles of frameworks: what each does by itself, as data with reasons (`profiling/frameworks/*.toml`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+
+from jaxplan.estimate.shapes.facts import Habits
+from jaxplan.machine import files
+from jaxplan.validate.published import PublishedRun
+
+FOLDER = "profiling/frameworks"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One family of frameworks.
+
+    Attributes:
+        matches: parts of a framework's name (small letters) that tell it.
+        until: the last year of which that holds; 0 where it still does.
+        kinds: chips that it runs on, `tpu` and `gpu`.
+        default_recompute: taken where a source does not name the policy.
+    """
+
+    id: str
+    name: str
+    order: int
+    matches: tuple[str, ...]
+    until: int
+    kinds: tuple[str, ...]
+    group: str
+    fused_attention: bool
+    causal_attention: bool
+    loss_bytes_per_logit: float
+    kernels_per_layer: float
+    overlaps_reduce: bool
+    uneven_stages: bool
+    sequence_parallel: bool
+    tensor_overlap: bool
+    whole_program: bool
+    context_balanced: bool
+    zero_stage: int
+    parameter_bytes: float
+    reduce_bytes: float
+    default_recompute: tuple[float, float, float, float, float]
+    calibrated_as: str
+
+    def habits(self, run: PublishedRun) -> Habits:
+        compiled = bool(run.compile)
+        return Habits(
+            fused_attention=float(self.fused_attention),
+            causal_attention=float(self.causal_attention),
+            loss_bytes_per_logit=14.0 if compiled else self.loss_bytes_per_logit,
+            kernels_per_layer=14.0 if compiled else self.kernels_per_layer,
+            loss_in_last_stage=1.0,
+            overlaps_reduce=float(self.overlaps_reduce),
+            uneven_stages=float(self.uneven_stages),
+        )
+
+
+@cache
+def profiles() -> tuple[Profile, ...]:
+    """Every profile, the most particular first."""
+    found = []
+    for path in sorted(files.folder(FOLDER).glob("*.toml")):
+        data = tomllib.loads(path.read_text())
+        values = {f.name: data[f.name] for f in dataclasses.fields(Profile)}
+        for name in ("matches", "kinds", "default_recompute"):
+            values[name] = tuple(values[name])
+        found.append(Profile(**values))
+    return tuple(sorted(found, key=lambda profile: profile.order))
+
+
+def profile_of(run: PublishedRun, kind: str) -> Profile:
+    """The profile of the run's framework on that kind of chip; the last one takes what no other knows."""
+    able = [profile for profile in profiles() if kind in profile.kinds]
+    year = year_of(run)
+
+    def holds(profile: Profile) -> bool:
+        named = any(part in run.framework.lower() for part in profile.matches)
+        return named and (not profile.until or (year is not None and year <= profile.until))
+
+    return next((profile for profile in able if holds(profile)), able[-1])
+
+
+def year_of(run: PublishedRun) -> int | None:
+    """The year of a date or of a release named after it (`2023-12`, `25.11`); None where there is none."""
+    number = (run.date or "").split("-")[0].split(".")[0]
+    if not number.isdigit():
+        return None
+    return int(number) if len(number) == 4 else 2000 + int(number)

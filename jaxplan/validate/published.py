@@ -1,0 +1,169 @@
+"""Published runs: what a source says of a training run and of how fast it was. No JAX here.
+
+A key that the source does not give is None here; nothing is filled in.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from jaxplan.errors import InputError
+from jaxplan.machine import files
+
+BUNDLED = "profiling/published"
+
+
+class PublishedModel(BaseModel):
+    """The model of a run, as configurations name it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str = ""
+    layers: int | None = None
+    d_model: int | None = None
+    d_ff: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    vocab: int | None = None
+    mlp_matrices: int | None = None
+    tied_embeddings: bool | None = None
+    experts: int | None = None
+    top_k: int | None = None
+    moe_d_ff: int | None = None
+    shared_experts: int | None = None
+    first_dense_layers: int | None = None
+    moe_layer_step: int | None = None
+    q_lora_rank: int | None = None
+    kv_lora_rank: int | None = None
+    qk_nope_head_dim: int | None = None
+    qk_rope_head_dim: int | None = None
+    v_head_dim: int | None = None
+    mtp_layers: int | None = None
+    sliding_window: int | None = None
+    sliding_window_pattern: str | int | None = None
+    n_params: float | None = None
+    note: str | None = None
+
+
+class PublishedRun(BaseModel):
+    """One row of a file of runs; the conventions stand at the top of `profiling/published/runs.toml`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    chip: str
+    n_devices: int
+    framework: str
+    model: PublishedModel
+    grade: str = "C"
+    kind: str = "dense"
+    source: str = ""
+    date: str | None = None
+    series: str | None = None
+    varies: str | None = None
+    doubt: str | None = None
+    topology: str | None = None
+    interconnect: str | None = None
+    n_slices: int | None = None
+    nodes: int | None = None
+    devices_per_node: int | None = None
+    seq_len: int | None = None
+    global_batch: float | None = None
+    micro_batch: float | None = None
+    per_device_batch: float | None = None
+    num_microbatches: float | None = None
+    grad_accum: float | None = None
+    dp: int | None = None
+    fsdp: int | None = None
+    tp: int | None = None
+    cp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    ep: int | None = None
+    ep_axis: str | None = None
+    dcn_dp: int | None = None
+    dcn_fsdp: int | None = None
+    dcn_ep: int | None = None
+    zero_stage: int | None = None
+    sequence_parallel: bool | None = None
+    remat: str | None = None
+    precision: str | None = None
+    weight_dtype: str | None = None
+    opt_state_dtype: str | None = None
+    grad_dtype: str | None = None
+    optimizer: str | None = None
+    attention_kernel: str | None = None
+    moe_dispatch: str | None = None
+    capacity_factor: float | None = None
+    compile: bool | None = None
+    cp_kind: str | None = None
+    pp_schedule: str | None = None
+    overlap_note: str | None = None
+    layout_note: str | None = None
+    config_notes: str | None = None
+    task: str | None = None
+    step_time_s: float | None = None
+    derived_step_time_s: float | None = None
+    tokens_per_s_per_device: float | None = None
+    derived_tokens_per_s_per_device: float | None = None
+    tflops_per_device: float | None = None
+    mfu: float | None = None
+    mfu_peak_tflops: float | None = None
+    flop_convention: str | None = None
+    memory_gib: float | None = None
+    memory_gb_reported: float | None = None
+    memory_kind: str | None = None
+    memory_scope: str | None = None
+    oom: bool = False
+    #: Why the row cannot be read, where it cannot: it is kept and reported as not predicted.
+    unreadable: str | None = None
+
+
+def bundled() -> Path:
+    """The runs that come with jaxplan."""
+    return files.folder(BUNDLED) / "runs.toml"
+
+
+def read(path: str | Path | None = None) -> tuple[PublishedRun, ...]:
+    """The runs of a TOML file with one `[[run]]` each; of the bundled file without a path.
+
+    Raises:
+        InputError: no such file, no TOML, or no runs in it. A row that cannot be read is kept, with `unreadable`.
+    """
+    return _read(Path(path) if path is not None else bundled())
+
+
+@cache
+def _read(path: Path) -> tuple[PublishedRun, ...]:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}", "a TOML file of runs") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no TOML: {error}", "[[run]] tables as in profiling/published/runs.toml") from error
+    rows = data.get("run")
+    if not isinstance(rows, list) or not rows:
+        raise InputError(f"{path} has no [[run]]", "[[run]] tables as in profiling/published/runs.toml")
+    return tuple(_row(row, i) for i, row in enumerate(rows))
+
+
+def _row(row: Any, index: int) -> PublishedRun:
+    if not isinstance(row, dict):
+        row = {}
+    try:
+        return PublishedRun(**row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        reason = f"{where}: {first['msg'].lower()}"
+        text = {key: str(row.get(key) or "unknown") for key in ("id", "chip", "framework")}
+        text["id"] = str(row.get("id") or f"run {index + 1}")
+        count = row.get("n_devices")
+        devices = count if isinstance(count, int) else 0
+        return PublishedRun(**text, n_devices=devices, model=PublishedModel(), unreadable=reason)
