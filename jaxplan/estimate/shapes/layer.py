@@ -11,6 +11,7 @@ from jaxplan.estimate.shapes.rates import Rates, matmul_s, stream_s, whole
 
 FLASH_BACKWARD = 2.5        # matmuls of the backward core over the forward's two: five (Dao 2023, arXiv:2307.08691, 3.1)
 PLAIN_BACKWARD = 2.0
+WEIGHT_GRADIENT = 1.06
 LANES = 128                 # a TPU pads a head's width to its lanes
 TPU_BLOCK = 512             # keys of one block of splash attention (MaxText, base.yml: sa_block_kv)
 SCORE_BYTES = 13            # of unfused attention, per score: written by a matmul, softmax and dropout, read by the next
@@ -128,7 +129,8 @@ def layer(facts: Facts, rates: Rates, experts: bool) -> Layer:
         choices.recompute_mlp * mlp + choices.recompute_qkv * qkv + choices.recompute_out * out
     )
     launch = facts.habits.kernels_per_layer * rates.launch_s
-    backward = 1 + choices.trained
+    # weight gradients accumulate in float32 on GPUs: 6% slower on A100 and B200 (MooreThreads/SimuMax, configs/system)
+    backward = 1 + choices.trained * np.where(chip.tpu > 0, 1.0, WEIGHT_GRADIENT)
     return Layer(
         matmul=Passes(mlp + qkv + out, backward * (mlp + qkv + out), again),
         attention=Passes(core, core_backward, choices.recompute_core * core),

@@ -85,9 +85,10 @@ def padding(chip: Chip, rates: Rates, rows: Number, inner: Number, columns: Numb
     tiles = np.ceil(rows / GPU_TILE_ROWS) * np.ceil(columns / GPU_TILE_COLUMNS)
     waves = tiles / chip.cores
     quantised = 1 + (np.ceil(waves) / waves - 1) * rates.wave
-    started = 1 + np.where(narrow > 0, rates.narrow_saturation, rates.saturation) / inner
+    loops = (1 / rows + 1 / inner + 1 / columns) / 3
+    started = 1 + np.where(narrow > 0, rates.narrow_saturation, rates.saturation) * loops
     tiled = quantised * whole(columns, GPU_TILE_ROWS) / columns * started
-    return np.where(chip.tpu > 0, array, tiled)
+    return np.where(chip.tpu > 0, array * started, tiled)
 
 
 def matmul_s(
