@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from functools import cache
 
 from jaxplan.estimate.shapes.facts import Chip, Facts
+from jaxplan.machine import files
 from jaxplan.machine.topology import Machine
 from jaxplan.units import GB
-from jaxplan.validate.choices import choices_of, is_narrow
+from jaxplan.validate.choices import choices_of
 from jaxplan.validate.framework import Profile, profile_of
 from jaxplan.validate.layouts import layout_of, machine_of
 from jaxplan.validate.models import Unpredictable, model_of
@@ -21,13 +24,26 @@ class Case:
     """A published run as the formulas take it.
 
     Attributes:
-        key: names of the calibration's entries that hold for it: `chip`, `kernel`, `profile`.
+        measured_matmul: of the peak, by large matmuls under load on the run's own machine, where its source measured
+            that apart from the run (`profiling/published/measured.toml`).
     """
 
     run: PublishedRun
     machine: Machine
     profile: Profile
     facts: Facts
+    measured_matmul: float | None = None
+
+
+@cache
+def _measured() -> list[dict]:
+    return tomllib.loads((files.folder("profiling/published") / "measured.toml").read_text())["machine"]
+
+
+def measured_matmul(run: PublishedRun, chip_id: str) -> float | None:
+    """What the run's source measured of its own machine's matmuls."""
+    found = (m for m in _measured() if run.source.startswith(m["runs_of"]) and m["chip"] == chip_id)
+    return next((m["matmul_fraction"] for m in found), None)
 
 
 def chip_of(run: PublishedRun, machine: Machine) -> Chip:
@@ -64,7 +80,6 @@ def case_of(run: PublishedRun) -> Case:
     profile = profile_of(run, machine.kind)
     layout = layout_of(run, machine)
     choices = choices_of(run, model, profile, machine.kind == "tpu")
-    return Case(run, machine, profile, Facts(model, layout, chip_of(run, machine), choices, profile.habits(run)))
+    facts = Facts(model, layout, chip_of(run, machine), choices, profile.habits(run))
+    return Case(run, machine, profile, facts, measured_matmul(run, machine.chip.id))
 
-
-__all__ = ["Case", "case_of", "is_narrow"]

@@ -36,7 +36,7 @@ def one_hot_s(facts: Facts, rates: Rates) -> Number:
     arXiv:2006.16668, algorithm 2; MaxText's "dense matmul")."""
     model, layout, chip = facts.model, facts.layout, facts.chip
     flops = 4 * layout.tokens * layout.seq * model.top_k * facts.choices.capacity * model.embed
-    return facts.choices.one_hot * flops / (chip.flops_per_s * rates.matmul)
+    return facts.choices.one_hot * flops / (chip.flops_per_s * rates.matmul * rates.sustained)
 
 
 def moved_s(facts: Facts, rates: Rates) -> Number:

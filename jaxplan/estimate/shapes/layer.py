@@ -86,7 +86,7 @@ def core_s(facts: Facts, rates: Rates) -> tuple[Number, Number]:
     flops = 2 * layout.tokens * pairs * model.heads / layout.tensor * (qk + v)
     fused = flops / (chip.flops_per_s * rates.attention)
     scores = layout.tokens * layout.seq * model.heads / layout.tensor
-    plain = flops / (chip.flops_per_s * rates.matmul) + stream_s(chip, rates, SCORE_BYTES * scores) * rates.scores
+    plain = flops / (chip.flops_per_s * rates.matmul * rates.sustained) + stream_s(chip, rates, SCORE_BYTES * scores) * rates.scores
     crooked = np.where((layout.context > 1) & (facts.choices.context_balanced < 1), rates.imbalance, 1.0)
     fused = fused * crooked
     is_fused = habits.fused_attention > 0

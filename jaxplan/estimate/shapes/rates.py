@@ -17,7 +17,8 @@ class Rates:
     """Calibrated rates, each a number or an array over runs. Fractions are of the data sheet's figure.
 
     Attributes:
-        matmul, narrow_matmul: of the peak, by large matmuls in 16 bits and in 8 or fewer.
+        matmul, narrow_matmul: of the peak, by large matmuls in 16 bits and in 8 or fewer, at their best.
+        sustained: of that, by a whole step: clocks fall where power runs out.
         attention: of the peak, by the forward core of fused attention.
         grouped: of a dense matmul's rate, by grouped matmuls of experts.
         memory: of the memory's rate, by long passes.
@@ -43,6 +44,7 @@ class Rates:
 
     matmul: Number
     narrow_matmul: Number
+    sustained: Number
     attention: Number
     grouped: Number
     memory: Number
@@ -102,7 +104,7 @@ def matmul_s(
     """
     peak = np.where(narrow > 0, chip.narrow_flops_per_s * rates.narrow_matmul, chip.flops_per_s * rates.matmul)
     flops = 2.0 * rows * inner * columns
-    busy = flops * padding(chip, rates, rows, inner, columns, narrow) / (peak * relative)
+    busy = flops * padding(chip, rates, rows, inner, columns, narrow) / (peak * rates.sustained * relative)
     moved = rows * inner + inner * columns + rows * columns
     return np.maximum(busy, stream_s(chip, rates, ELEMENT_BYTES * moved))
 

@@ -49,7 +49,7 @@ OVERLAPS = ("state_overlap", "tensor_overlap", "expert_overlap", "dcn_overlap")
 
 
 def _all_hidden(rates: Rates) -> Rates:
-    return dataclasses.replace(rates, **dict.fromkeys(OVERLAPS, 1.0))
+    return dataclasses.replace(rates, **dict.fromkeys((*OVERLAPS, "sustained"), 1.0))
 
 
 def _none_hidden(rates: Rates) -> Rates:

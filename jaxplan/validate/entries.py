@@ -1,0 +1,111 @@
+"""Which parameter of the calibration holds for which run: by chip, by profile, by fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxplan.validate.choices import is_narrow
+from jaxplan.validate.facts import Case
+
+#: Chips of one silicon: the published figures are too few to tell their rates apart.
+SILICON = {
+    "a100-40": "a100", "a100-80": "a100", "a100-80-pcie": "a100",
+    "h100": "h100", "h200": "h100", "gh200": "h100", "h800": "h100", "h100-pcie": "h100", "h100-96-hbm2e": "h100-500w",
+    "b200": "b200", "b300": "b200", "gb200": "gb200", "gb300": "gb200",
+    "mi300x": "mi300", "mi325x": "mi300", "mi355x": "mi355",
+}  # fmt: skip
+#: The best that large matmuls reached, of the peak, where the catalogue has no measurement of the chip.
+BEST_MATMUL = {"tpu": 0.95, "gpu": 0.80}
+BEST_NARROW = {"tpu": 0.95, "gpu": 0.72}
+#: Fabrics whose transfers the host's processor drives.
+ONLOAD = ("Omni-Path", "A3 High")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One rate of one run: a known factor times parameters."""
+
+    factor: float
+    names: tuple[str, ...]
+
+
+def silicon(case: Case) -> str:
+    return SILICON.get(case.machine.chip.id, case.machine.chip.id)
+
+
+def entries(case: Case, known: Mapping[str, float]) -> dict[str, Entry]:
+    """For every field of `Rates` the parameters that make it up.
+
+    Args:
+        known: names of the calibration's parameters; of several candidates the first known one is taken.
+    """
+    kind, chip, profile = case.machine.kind, silicon(case), case.profile.calibrated_as
+    choices = case.facts.choices
+
+    def first(*names: str) -> Entry:
+        return Entry(1.0, (next(name for name in names if name in known),))
+
+    compiled = "compiled" if choices.compiled else profile
+    tensor = "async" if choices.tensor_overlap and kind == "gpu" else kind
+    eager = kind == "gpu" and profile == "fsdp" and not choices.compiled
+    return {
+        "matmul": _times(_best(case, "matmul_fraction", BEST_MATMUL[kind]), f"matmul.{chip}", known),
+        "narrow_matmul": _narrow(case, chip, known),
+        "sustained": _sustained(case, kind),
+        "attention": first(f"attention.{chip}.{profile}", f"attention.{chip}", f"attention.{kind}"),
+        "grouped": first(f"grouped.{chip}", f"grouped.{kind}"),
+        "memory": first("memory"),
+        "link": first(f"link.{kind}"),
+        "network": first(f"network.{_fabric(case)}"),
+        "exchange": first("exchange"),
+        "passes": first(f"passes.{compiled}"),
+        "state_overlap": first(f"state_overlap.{profile}"),
+        "tensor_overlap": first(f"tensor_overlap.{tensor}"),
+        "expert_overlap": first("expert_overlap.scheduled" if choices.expert_overlap else "expert_overlap"),
+        "launch_s": first("launch_s"),
+        "host_s": first("host_s"),
+        "latency": first(f"latency.{kind}"),
+        "fixed_s": first("fixed_s"),
+        "wave": first(f"wave.{chip}", "wave"),
+        "saturation": first(f"saturation.{kind}"),
+        "narrow_saturation": first(f"narrow_saturation.{kind}"),
+        "misaligned": first("misaligned"),
+        "imbalance": first("imbalance"),
+        "host_link": first("host_link"),
+        "jitter": first("jitter"),
+        "scores": first("scores"),
+        "tensor_link": first("tensor_link.eager") if eager else Entry(1.0, ()),
+        "dcn_overlap": first("dcn_overlap"),
+    }
+
+
+def _best(case: Case, figure: str, otherwise: float) -> float:
+    if case.measured_matmul is not None:
+        return case.measured_matmul
+    return case.machine.chip.measured.get(figure, otherwise)
+
+
+def _times(factor: float, name: str, known: Mapping[str, float]) -> Entry:
+    return Entry(factor, (name,) if name in known else ())
+
+
+def _sustained(case: Case, kind: str) -> Entry:
+    """1 where the run's own machine was measured under load."""
+    return Entry(1.0, ()) if case.measured_matmul is not None else Entry(1.0, (f"sustained.{kind}",))
+
+
+def _narrow(case: Case, chip: str, known: Mapping[str, float]) -> Entry:
+    kind, words = case.machine.kind, (case.run.precision or "").lower()
+    if kind == "tpu" or not is_narrow(case.run):
+        return _times(_best(case, "matmul_fraction", BEST_NARROW[kind]), f"matmul.{chip}", known)
+    if "fp4" in words:
+        return Entry(1.0, ("narrow.float4",))
+    best = case.machine.chip.measured.get("matmul_float8_fraction", BEST_NARROW[kind])
+    return _times(best, next((n for n in (f"narrow.{case.machine.chip.id}", f"narrow.{chip}") if n in known), ""), known)
+
+
+def _fabric(case: Case) -> str:
+    if case.machine.kind == "tpu":
+        return "dcn"
+    return "onload" if any(name in (case.run.interconnect or "") for name in ONLOAD) else "gpu"

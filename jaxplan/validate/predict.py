@@ -1,0 +1,175 @@
+"""Published runs beside their predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxplan.estimate.shapes.facts import Facts, stack
+from jaxplan.estimate.shapes.rates import Rates
+from jaxplan.estimate.shapes.step import Step, step
+from jaxplan.validate.calibration import Calibration
+from jaxplan.validate.conventions import model_flops_per_token, published_step_s
+from jaxplan.validate.entries import Entry, entries
+from jaxplan.validate.facts import Case, case_of
+from jaxplan.validate.models import Unpredictable, model_of
+from jaxplan.validate.published import PublishedRun
+from jaxplan.validate.row import Row
+from jaxplan.validate.split import part_of
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Rates))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cases as arrays, with the parameters that each one's rates are made of.
+
+    Attributes:
+        factors: float [fields, cases].
+        chosen: bool [fields, cases, parameters], where a parameter multiplies a rate.
+    """
+
+    cases: tuple[Case, ...]
+    facts: Facts
+    names: tuple[str, ...]
+    factors: np.ndarray
+    chosen: np.ndarray
+
+    @classmethod
+    def of(cls, cases: Sequence[Case], names: Sequence[str]) -> Batch:
+        known = {name: i for i, name in enumerate(names)}
+        found = [entries(case, known) for case in cases]
+        factors = np.array([[one[field].factor for one in found] for field in FIELDS])
+        chosen = np.zeros((len(FIELDS), len(cases), len(names)), dtype=bool)
+        for f, field in enumerate(FIELDS):
+            for c, one in enumerate(found):
+                chosen[f, c, [known[name] for name in one[field].names]] = True
+        return cls(tuple(cases), stack([case.facts for case in cases]), tuple(names), factors, chosen)
+
+    def part(self, where: np.ndarray) -> Batch:
+        """The cases at these positions."""
+        cases = tuple(self.cases[i] for i in where)
+        facts = stack([case.facts for case in cases])
+        return Batch(cases, facts, self.names, self.factors[:, where], self.chosen[:, where])
+
+    def rates(self, values: Mapping[str, float]) -> Rates:
+        logs = np.log([values[name] for name in self.names])
+        found = self.factors * np.exp(self.chosen @ logs)
+        return Rates(**dict(zip(FIELDS, found, strict=True)))
+
+    def step(self, values: Mapping[str, float]) -> Step:
+        return step(self.facts, self.rates(values))
+
+
+def cases_of(runs: Iterable[PublishedRun]) -> tuple[dict[str, Case], dict[str, str]]:
+    """Runs that can be predicted, by position in order of appearance, and why the others cannot, both by id."""
+    cases: dict[str, Case] = {}
+    why: dict[str, str] = {}
+    for run in runs:
+        try:
+            cases[run.id] = case_of(run)
+        except Unpredictable as error:
+            why[run.id] = str(error)
+    return cases, why
+
+
+def predict_all(runs: Sequence[PublishedRun], calibration: Calibration) -> tuple[Row, ...]:
+    """A row for every run, in their order."""
+    cases, why = cases_of(runs)
+    if not cases:
+        return tuple(unpredicted(run, why.get(run.id, "unknown")) for run in runs)
+    ids = list(cases)
+    batch = Batch.of([cases[i] for i in ids], [p.name for p in calibration.parameters])
+    found = dict(zip(ids, rows_of(batch, batch.step(calibration.values), calibration), strict=True))
+    return tuple(found[run.id] if run.id in found else unpredicted(run, why[run.id]) for run in runs)
+
+
+def rows_of(batch: Batch, steps: Step, calibration: Calibration) -> list[Row]:
+    """The rows of a batch's cases."""
+    value = np.asarray(steps.value)
+    low = np.minimum(steps.low, value * calibration.below)
+    high = np.maximum(steps.high, value * calibration.above)
+    ledgers = {name: np.broadcast_to(line, value.shape) for name, line in steps.ledger.items()}
+    return [_row(case, i, value, low, high, ledgers) for i, case in enumerate(batch.cases)]
+
+
+def _row(case: Case, i: int, value: np.ndarray, low: np.ndarray, high: np.ndarray, ledgers: dict) -> Row:
+    run, model = case.run, case.facts.model
+    ledger = {name: float(line[i]) for name, line in ledgers.items() if line[i]}
+    seconds = math.fsum(ledger.values())
+    tokens = run.global_batch * run.seq_len if run.global_batch and run.seq_len else None
+    flops = tokens * model_flops_per_token(model, float(run.seq_len or 0), causal=True) / run.n_devices if tokens else None
+    return Row(
+        **_about(run, group_of(case), model),
+        tokens_per_step=tokens,
+        model_flops=flops,
+        peak_flops_per_s=float(case.facts.chip.flops_per_s),
+        predicted_step_time_s=seconds,
+        low_s=float(low[i]),
+        high_s=float(high[i]),
+        ledger_s=ledger,
+        predicted_memory_bytes=None,
+        capacity_bytes=float(case.facts.chip.capacity_bytes),
+        fits=None,
+        not_predicted=None,
+    )
+
+
+def group_of(case: Case) -> str:
+    return "MoE" if case.run.model.experts else case.profile.group
+
+
+def _about(run: PublishedRun, group: str, model) -> dict:
+    """What the source says."""
+    memory = run.memory_gib or run.memory_gb_reported
+    m = run.model
+    shape = f"{m.layers}x{m.d_model}x{m.d_ff} heads {m.heads}/{m.kv_heads}" if m.layers else ""
+    experts = f" experts {m.experts} top {m.top_k} capacity {run.capacity_factor or '-'}" if m.experts else ""
+    return dict(
+        id=run.id,
+        chip=run.chip,
+        framework=run.framework,
+        group=group,
+        kind=run.kind,
+        grade=run.grade,
+        source=run.source,
+        series=run.series,
+        varies=run.varies,
+        devices=run.n_devices,
+        part=part_of(run),
+        published_step_time_s=None if run.oom else published_step_s(run, model),
+        published_memory_bytes=memory * 2**30 if memory and not run.oom else None,
+        memory_kind=run.memory_kind or "",
+        oom=run.oom,
+        doubt=run.doubt,
+        workload=f"{m.name} {shape}{experts} seq {run.seq_len} vocab {m.vocab}" if shape else "",
+    )
+
+
+def unpredicted(run: PublishedRun, reason: str) -> Row:
+    """The row of a run that cannot be predicted."""
+    try:
+        model = model_of(run.model)
+    except Unpredictable:
+        model = None
+    return Row(
+        **_about(run, "MoE" if run.model.experts else run.framework, model),
+        tokens_per_step=run.global_batch * run.seq_len if run.global_batch and run.seq_len else None,
+        model_flops=None,
+        peak_flops_per_s=None,
+        predicted_step_time_s=None,
+        low_s=None,
+        high_s=None,
+        ledger_s={},
+        predicted_memory_bytes=None,
+        capacity_bytes=None,
+        fits=None,
+        not_predicted=reason,
+    )
+
+
+__all__ = ["Batch", "Entry", "cases_of", "predict_all", "rows_of", "unpredicted"]
