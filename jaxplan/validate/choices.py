@@ -106,7 +106,8 @@ def choices_of(run: PublishedRun, model: Model, profile: Profile, tpu: bool) -> 
         capacity=run.capacity_factor or 1.0,
         one_hot=float(one_hot),
         grouped=float(bool(run.model.experts) and not dropping),
-        once_a_node=float("deepep" in dispatch or "hybridep" in dispatch),
+        once_a_node=float(_once_a_node(run, dispatch, profile)),
+        ragged=float("ragged" in dispatch),
         trained=0.0 if run.task == "lora" else 1.0,
         zero_stage=zero,
         reshard=float(zero >= 3 and not stays),
@@ -120,6 +121,13 @@ def choices_of(run: PublishedRun, model: Model, profile: Profile, tpu: bool) -> 
         moment_bytes=2.0 if (run.opt_state_dtype or "").startswith("bf16") else 4.0,
         reduce_bytes=_reduce_bytes(run, profile),
     )
+
+
+def _once_a_node(run: PublishedRun, dispatch: str, profile: Profile) -> bool:
+    """DeepEP and HybridEP; Megatron's dispatcher since 2025 where a source does not name another."""
+    if dispatch:
+        return "deepep" in dispatch or "hybridep" in dispatch
+    return profile.dispatches_once and (year_of(run) or 0) >= 2025
 
 
 def _graphs(overlap: str, profile: Profile) -> float:

@@ -58,7 +58,7 @@ def entries(case: Case, known: Mapping[str, float]) -> dict[str, Entry]:
         "memory": first("memory"),
         "link": first(f"link.{kind}"),
         "network": first(f"network.{_fabric(case)}"),
-        "exchange": first("exchange"),
+        "exchange": first("exchange.ragged" if choices.ragged else "exchange"),
         "passes": first(f"passes.{compiled}"),
         "state_overlap": first(f"state_overlap.{profile}"),
         "tensor_overlap": first(f"tensor_overlap.{tensor}"),
@@ -102,7 +102,9 @@ def _narrow(case: Case, chip: str, known: Mapping[str, float]) -> Entry:
     if "fp4" in words:
         return Entry(1.0, ("narrow.float4",))
     best = case.machine.chip.measured.get("matmul_float8_fraction", BEST_NARROW[kind])
-    return _times(best, next((n for n in (f"narrow.{case.machine.chip.id}", f"narrow.{chip}") if n in known), ""), known)
+    names = [next((n for n in (f"narrow.{case.machine.chip.id}", f"narrow.{chip}") if n in known), "")]
+    names += ["narrow.blocks"] if words.startswith("mx") else []
+    return Entry(best, tuple(name for name in names if name in known))
 
 
 def _fabric(case: Case) -> str:

@@ -41,7 +41,7 @@ class Fitting:
         self.runs = [case.run for case, _ in found]
         self.logs = np.log([seconds for _, seconds in found])
 
-    def fit(self, where: np.ndarray, start: dict[str, float] | None = None, tries: int = 12) -> dict[str, float]:
+    def fit(self, where: np.ndarray, start: dict[str, float] | None = None, tries: int = 40) -> dict[str, float]:
         """Deviations from the priors, in widths, by name, that explain the runs at these positions best."""
         batch, logs = self.batch.part(where), self.logs[where]
         weights = _weights([self.runs[i] for i in where])
@@ -87,11 +87,11 @@ def calibrated(runs: Sequence[PublishedRun], prior: Calibration) -> Calibration:
 
 
 def _crossed(fitting: Fitting, start: dict[str, float]) -> np.ndarray:
-    """Errors of each half of the series under a fit to the other half, of grades A and B."""
+    """Errors of each half of the series under a fit to the other half, of grade A."""
     names = sorted({series_of(run) for run in fitting.runs})
     half = {name: i % 2 for i, name in enumerate(names)}
     side = np.array([half[series_of(run)] for run in fitting.runs])
-    good = np.array([run.grade in ("A", "B") for run in fitting.runs])
+    good = np.array([run.grade == "A" for run in fitting.runs])
     found = []
     for this in (0, 1):
         deviations = fitting.fit(np.flatnonzero(side != this), start, tries=6)

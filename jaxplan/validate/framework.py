@@ -37,6 +37,8 @@ class Profile:
     loss_bytes_per_logit: float
     kernels_per_layer: float
     overlaps_reduce: bool
+    overlaps_send: bool
+    dispatches_once: bool
     uneven_stages: bool
     sequence_parallel: bool
     tensor_overlap: bool
@@ -57,6 +59,7 @@ class Profile:
             kernels_per_layer=14.0 if compiled else self.kernels_per_layer,
             loss_in_last_stage=1.0,
             overlaps_reduce=float(self.overlaps_reduce),
+            overlaps_send=float(self.overlaps_send),
             uneven_stages=float(self.uneven_stages),
         )
 

@@ -166,6 +166,8 @@ def _gpu_groups(run: PublishedRun, machine: Machine, s: _Sizes) -> dict:
 
     t, c = s.tensor, s.context
     shards = s.fsdp * c
+    # MaxText shards dense weights over the expert axis as well (configs/base.yml, logical_axis_rules: embed)
+    dense_shards = shards * own
     lone_experts = 1 if s.own else s.expert
     fsdp_stride = t * own_inside
     data_stride = t * c * own * s.fsdp
@@ -178,7 +180,7 @@ def _gpu_groups(run: PublishedRun, machine: Machine, s: _Sizes) -> dict:
         nodes=float(nodes),
         tensor_group=group(t, 1),
         context_group=group(c, t),
-        fsdp_group=group(shards, fsdp_stride, run.dcn_fsdp),
+        fsdp_group=group(dense_shards, t if s.own else fsdp_stride, _outside(run, s)),
         expert_fsdp_group=group(max(1, shards // lone_experts), fsdp_stride * (lone_experts if not s.own else 1)),
         data_group=group(s.data, data_stride),
         expert_data_group=group(max(1, s.data // (1 if s.own or s.fsdp > 1 else s.expert)), data_stride * lone_experts),
@@ -186,6 +188,13 @@ def _gpu_groups(run: PublishedRun, machine: Machine, s: _Sizes) -> dict:
         expert_network=_exchange(network, nodes),
         send_group=_send(machine, neighbours < machine.domain_chips and s.stage > 1, network),
     )
+
+
+def _outside(run: PublishedRun, s: _Sizes) -> int | None:
+    """Domains that the shards of dense weights span, where the run says so."""
+    if run.dcn_fsdp is None:
+        return None
+    return run.dcn_fsdp * (run.dcn_ep or 1) if s.own else run.dcn_fsdp
 
 
 def _exchange(links: Links, nodes: int) -> Group:
@@ -229,7 +238,8 @@ def _placed_groups(placed: Placement, s: _Sizes) -> dict:
     exchange = Group(s.expert, experts.all_to_all_bytes_per_s, float(experts.crosses_network), experts.latency_s)
     stage = placed.links(("stage",))
     send = Group(2, stage.permute_bytes_per_s, float(stage.crosses_network), stage.latency_s)
-    fsdp = group("fsdp", "context")
+    own = ("expert",) if s.own else ()
+    fsdp = group("fsdp", "context", *own)
     return dict(
         nodes=1.0,
         tensor_group=group("tensor"),

@@ -66,7 +66,7 @@ def weights_s(facts: Facts, rates: Rates, bytes_each: Number) -> Number:
     moved = gather_s(layout.expert_fsdp_group, rates, experts * bytes_each)
     moved = moved + gather_s(layout.fsdp_group, rates, rest * bytes_each)
     layers = np.maximum(model.layers / layout.stage - 1, 0)
-    return moved + layers * rates.latency * np.where(layout.fsdp > 1, layout.fsdp_group.latency_s, 0.0)
+    return moved + layers * rates.latency * np.where(layout.fsdp_group.size > 1, layout.fsdp_group.latency_s, 0.0)
 
 
 def replicas_s(facts: Facts, rates: Rates, bytes_each: Number) -> Number:

@@ -214,6 +214,7 @@ class Choices:
         one_hot: 1 where tokens are dispatched by one-hot matmuls.
         grouped: 1 where experts are a grouped matmul of uneven sizes.
         once_a_node: 1 where a token crosses the network once for all its experts on a node (DeepEP).
+        ragged: 1 where all-to-alls have parts of uneven sizes.
         trained: 1, or 0 where weights are frozen (LoRA).
     """
 
@@ -228,6 +229,7 @@ class Choices:
     one_hot: Number
     grouped: Number
     once_a_node: Number
+    ragged: Number
     trained: Number
     zero_stage: Number
     reshard: Number
@@ -252,6 +254,7 @@ class Habits:
     kernels_per_layer: Number
     loss_in_last_stage: Number
     overlaps_reduce: Number
+    overlaps_send: Number
     uneven_stages: Number
 
 

@@ -113,7 +113,7 @@ def _exposed_state(facts: Facts, rates: Rates, forward_s: Number, backward_s: Nu
     gathers = exchange.weights_s(facts, rates, WEIGHT_BYTES)
     back = gathers * choices.reshard + exchange.weights_s(facts, rates, choices.reduce_bytes)
     exposed = gathers - hidden(forward_s, gathers, rates.state_overlap) + back - hidden(backward_s, back, rates.state_overlap)
-    return np.where(layout.fsdp > 1, exposed, 0.0)
+    return np.where(layout.fsdp_group.size > 1, exposed, 0.0)
 
 
 def hidden(compute_s: Number, moved_s: Number, share: Number) -> Number:

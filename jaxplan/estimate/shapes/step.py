@@ -85,7 +85,7 @@ def _pipeline(facts: Facts, rates: Rates, one: Microbatch) -> dict[str, Number]:
     """
     layout, habits = facts.layout, facts.habits
     piped = layout.stage > 1
-    beside = np.where(habits.overlaps_reduce > 0, 0.5, 1.0)     # sends of one microbatch beside compute of another
+    beside = np.where(habits.overlaps_send > 0, 0.5, 1.0)     # sends of one microbatch beside compute of another
     sends = 2 * exchange.send_s(facts, rates) * layout.repeats * beside
     head = sum(one.head)
     slack = head * np.where(habits.uneven_stages > 0, 0.5, 1.0)
