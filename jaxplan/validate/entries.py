@@ -64,6 +64,7 @@ def entries(case: Case, known: Mapping[str, float]) -> dict[str, Entry]:
         "tensor_overlap": first(f"tensor_overlap.{tensor}"),
         "expert_overlap": first("expert_overlap.scheduled" if choices.expert_overlap else "expert_overlap"),
         "launch_s": first("launch_s"),
+        "launches": _times(1.0, f"launches.{profile}", known),
         "host_s": first("host_s"),
         "latency": first(f"latency.{kind}"),
         "fixed_s": first("fixed_s"),

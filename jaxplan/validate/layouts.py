@@ -19,7 +19,7 @@ from jaxplan.units import GBIT
 from jaxplan.validate.models import Unpredictable
 from jaxplan.validate.published import PublishedRun
 
-ALONE = Group(1, 1.0, 0, 0.0)
+ALONE = Group(1, 1.0, 0, 0.0, 1.0, 0.0, 0.0)
 UNKNOWN_SLICE_CHIPS = 256
 
 
@@ -149,7 +149,28 @@ def _gpu_machine(run: PublishedRun, family: Family) -> Machine:
 
 
 def _group(links: Links) -> Group:
-    return Group(links.size, links.all_gather_bytes_per_s, float(links.crosses_network), links.latency_s)
+    return Group(
+        links.size,
+        links.all_gather_bytes_per_s,
+        float(links.crosses_network),
+        links.latency_s,
+        links.all_reduce_bytes_per_s,
+        links.all_reduce_latency_s,
+        float(links.two_protocols),
+    )
+
+
+def _exchange(links: Links, size: int, crosses: bool) -> Group:
+    """The links as an all-to-all uses them."""
+    rate, start = links.all_to_all_bytes_per_s, links.exchange_latency_s
+    return dataclasses.replace(_group(links), size=size, bytes_per_s=rate, latency_s=start, network=float(crosses))
+
+
+def _send(links: Links) -> Group:
+    """The links as a message to the next stage uses them."""
+    return dataclasses.replace(
+        _group(links), size=2, bytes_per_s=links.permute_bytes_per_s, latency_s=links.hop_latency_s
+    )
 
 
 def _gpu_groups(run: PublishedRun, machine: Machine, s: _Sizes) -> dict:
@@ -184,9 +205,9 @@ def _gpu_groups(run: PublishedRun, machine: Machine, s: _Sizes) -> dict:
         expert_fsdp_group=group(max(1, shards // lone_experts), fsdp_stride * (lone_experts if not s.own else 1)),
         data_group=group(s.data, data_stride),
         expert_data_group=group(max(1, s.data // (1 if s.own or s.fsdp > 1 else s.expert)), data_stride * lone_experts),
-        expert_group=_exchange(_gpu_links(machine, inside, 1) if inside > 1 else network, nodes),
-        expert_network=_exchange(network, nodes),
-        send_group=_send(machine, neighbours < machine.domain_chips and s.stage > 1, network),
+        expert_group=_exchange(_gpu_links(machine, inside, 1) if inside > 1 else network, expert_size, nodes > 1),
+        expert_network=_exchange(network, expert_size, nodes > 1),
+        send_group=_send(_gpu_links(machine, 2, 1) if neighbours < domain and s.stage > 1 else network),
     )
 
 
@@ -195,17 +216,6 @@ def _outside(run: PublishedRun, s: _Sizes) -> int | None:
     if run.dcn_fsdp is None:
         return None
     return run.dcn_fsdp * (run.dcn_ep or 1) if s.own else run.dcn_fsdp
-
-
-def _exchange(links: Links, nodes: int) -> Group:
-    return Group(links.size, links.all_to_all_bytes_per_s, float(nodes > 1), links.latency_s)
-
-
-def _send(machine: Machine, inside: bool, network: Links) -> Group:
-    if inside:
-        links = _gpu_links(machine, 2, 1)
-        return Group(2, links.permute_bytes_per_s, 0.0, links.latency_s)
-    return Group(2, network.permute_bytes_per_s, 1.0, network.latency_s)
 
 
 @lru_cache(maxsize=4096)
@@ -235,9 +245,8 @@ def _placed_groups(placed: Placement, s: _Sizes) -> dict:
 
     expert_axes = ("expert",) if s.own else ("fsdp",)
     experts = placed.links(expert_axes)
-    exchange = Group(s.expert, experts.all_to_all_bytes_per_s, float(experts.crosses_network), experts.latency_s)
-    stage = placed.links(("stage",))
-    send = Group(2, stage.permute_bytes_per_s, float(stage.crosses_network), stage.latency_s)
+    exchange = _exchange(experts, s.expert, experts.crosses_network) if s.expert > 1 else ALONE
+    send = _send(placed.links(("stage",))) if s.stage > 1 else ALONE
     own = ("expert",) if s.own else ()
     fsdp = group("fsdp", "context", *own)
     return dict(
@@ -249,7 +258,7 @@ def _placed_groups(placed: Placement, s: _Sizes) -> dict:
             fsdp, size=max(1, s.fsdp * s.context // s.expert)),
         data_group=group("data"),
         expert_data_group=group("data"),
-        expert_group=exchange if s.expert > 1 else ALONE,
-        expert_network=exchange if s.expert > 1 else ALONE,
-        send_group=send if s.stage > 1 else ALONE,
+        expert_group=exchange,
+        expert_network=exchange,
+        send_group=send,
     )  # fmt: skip

@@ -10,19 +10,32 @@ from jaxplan.estimate.shapes.rates import ELEMENT_BYTES, Rates
 
 
 def gather_s(group: Group, rates: Rates, nbytes: Number) -> Number:
-    """All-gather to, or reduce-scatter from, `nbytes` in all: (n - 1) / n of them arrive (Chan et al. 2007, table 1)."""
-    reached = group.bytes_per_s * np.where(group.network > 0, rates.network, rates.link)
-    moved = (group.size - 1) / group.size * nbytes / reached
-    return np.where(group.size > 1, moved + rates.latency * group.latency_s, 0.0)
+    """All-gather to, or reduce-scatter from, `nbytes` in all: (n - 1) / n of them arrive."""
+    return _moved_s(group, rates, (group.size - 1) / group.size * nbytes, group.bytes_per_s, group.latency_s)
+
+
+def all_reduce_s(group: Group, rates: Rates, nbytes: Number) -> Number:
+    """All-reduce of `nbytes`."""
+    moved = 2 * (group.size - 1) / group.size * nbytes
+    return _moved_s(group, rates, moved, group.all_reduce_bytes_per_s, group.all_reduce_latency_s)
+
+
+def _moved_s(group: Group, rates: Rates, nbytes: Number, bytes_per_s: Number, latency_s: Number) -> Number:
+    """start + x + min(x, start), the last with two protocols: `jaxplan.machine.collectives`."""
+    start = rates.latency * latency_s
+    moving = nbytes / (bytes_per_s * np.where(group.network > 0, rates.network, rates.link))
+    return np.where(group.size > 1, start + moving + group.two_protocols * np.minimum(start, moving), 0.0)
 
 
 def tensor_s(facts: Facts, rates: Rates) -> Number:
     """Tensor parallelism, one forward pass of one layer: two all-reduces (Shoeybi et al. 2019, arXiv:1909.08053,
-    figure 4), or the all-gathers and reduce-scatters that they are made of (Korthikanti et al. 2022, arXiv:2205.05198,
-    figure 5)."""
+    figure 4), or the all-gathers and reduce-scatters that they are made of where activations between blocks are
+    sharded (Korthikanti et al. 2022, arXiv:2205.05198, figure 5)."""
     layout = facts.layout
     activations = layout.tokens * facts.model.embed * ELEMENT_BYTES
-    return 2 * 2 * gather_s(layout.tensor_group, rates, activations) / rates.tensor_link
+    whole = 2 * all_reduce_s(layout.tensor_group, rates, activations)
+    sharded = 4 * gather_s(layout.tensor_group, rates, activations)
+    return np.where(facts.choices.sequence_parallel > 0, sharded, whole) / rates.tensor_link
 
 
 def context_s(facts: Facts, rates: Rates) -> Number:
@@ -63,10 +76,9 @@ def weights_s(facts: Facts, rates: Rates, bytes_each: Number) -> Number:
     """All weights of a stage gathered, or their gradients scattered, over fsdp ranks once, layer by layer."""
     layout, model = facts.layout, facts.model
     experts, rest = held(facts)
-    moved = gather_s(layout.expert_fsdp_group, rates, experts * bytes_each)
-    moved = moved + gather_s(layout.fsdp_group, rates, rest * bytes_each)
-    layers = np.maximum(model.layers / layout.stage - 1, 0)
-    return moved + layers * rates.latency * np.where(layout.fsdp_group.size > 1, layout.fsdp_group.latency_s, 0.0)
+    layers, moe = model.all_layers / layout.stage, np.maximum(model.all_moe_layers, 1) / layout.stage
+    moved = layers * gather_s(layout.fsdp_group, rates, rest / layers * bytes_each)
+    return moved + np.where(experts > 0, moe * gather_s(layout.expert_fsdp_group, rates, experts / moe * bytes_each), 0.0)
 
 
 def replicas_s(facts: Facts, rates: Rates, bytes_each: Number) -> Number:

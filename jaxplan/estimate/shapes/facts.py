@@ -134,12 +134,17 @@ class Group:
         bytes_per_s: into one device, in all-gathers and reduce-scatters.
         network: 1 where the network (or DCN) bounds it, 0 where links inside a domain or torus do.
         latency_s: of one pass.
+        all_reduce_bytes_per_s, all_reduce_latency_s: of an all-reduce, which moves twice as much.
+        two_protocols: 1 where large messages pay the start twice (`jaxplan.machine.collectives`).
     """
 
     size: Number
     bytes_per_s: Number
     network: Number
     latency_s: Number
+    all_reduce_bytes_per_s: Number
+    all_reduce_latency_s: Number
+    two_protocols: Number
 
 
 @dataclass(frozen=True)

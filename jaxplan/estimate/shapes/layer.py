@@ -128,7 +128,7 @@ def layer(facts: Facts, rates: Rates, experts: bool) -> Layer:
     again = (
         choices.recompute_mlp * mlp + choices.recompute_qkv * qkv + choices.recompute_out * out
     )
-    launch = facts.habits.kernels_per_layer * rates.launch_s
+    launch = facts.habits.kernels_per_layer * rates.launches * rates.launch_s
     # weight gradients accumulate in float32 on GPUs: 6% slower on A100 and B200 (MooreThreads/SimuMax, configs/system)
     backward = 1 + choices.trained * np.where(chip.tpu > 0, 1.0, WEIGHT_GRADIENT)
     return Layer(

@@ -28,6 +28,7 @@ class Rates:
         state_overlap: share of the movement of weights and gradients that fits under compute and is hidden by it.
         tensor_overlap, expert_overlap: the same of a layer's activations over tensor ranks and of all-to-alls.
         launch_s: gap between kernels.
+        launches: times the kernels of a layer: gaps that waits for the device open again.
         host_s: the host's time to launch one operation, where it is the slower.
         latency: times the latency of links' data.
         fixed_s: per step.
@@ -56,6 +57,7 @@ class Rates:
     tensor_overlap: Number
     expert_overlap: Number
     launch_s: Number
+    launches: Number
     host_s: Number
     latency: Number
     fixed_s: Number
