@@ -186,7 +186,8 @@ def _gpu_groups(run: PublishedRun, machine: Machine, s: _Sizes) -> dict:
         return _group(_gpu_links(machine, inside, math.ceil(size / inside)))
 
     t, c = s.tensor, s.context
-    shards = s.fsdp * c
+    # context ranks share in storing weights, but only where weights are stored in parts at all
+    shards = s.fsdp * c if s.fsdp * own > 1 else 1
     # MaxText shards dense weights over the expert axis as well (configs/base.yml, logical_axis_rules: embed)
     dense_shards = shards * own
     lone_experts = 1 if s.own else s.expert
@@ -243,18 +244,20 @@ def _placed_groups(placed: Placement, s: _Sizes) -> dict:
         links = placed.links(axes)
         return _group(links) if links.size > 1 else ALONE
 
+
     expert_axes = ("expert",) if s.own else ("fsdp",)
     experts = placed.links(expert_axes)
     exchange = _exchange(experts, s.expert, experts.crosses_network) if s.expert > 1 else ALONE
     send = _send(placed.links(("stage",))) if s.stage > 1 else ALONE
     own = ("expert",) if s.own else ()
-    fsdp = group("fsdp", "context", *own)
+    stored = ("fsdp", "context") if s.fsdp > 1 or (s.own and s.expert > 1) else ()
+    fsdp = group(*stored, *own)
     return dict(
         nodes=1.0,
         tensor_group=group("tensor"),
         context_group=group("context"),
         fsdp_group=fsdp,
-        expert_fsdp_group=group("fsdp", "context") if s.own or s.expert == 1 else dataclasses.replace(
+        expert_fsdp_group=group(*stored) if s.own or s.expert == 1 else dataclasses.replace(
             fsdp, size=max(1, s.fsdp * s.context // s.expert)),
         data_group=group("data"),
         expert_data_group=group("data"),
