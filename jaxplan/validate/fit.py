@@ -19,7 +19,7 @@ from jaxplan.validate.conventions import published_step_s
 from jaxplan.validate.predict import Batch, cases_of, predict_all, rows_of, unpredicted
 from jaxplan.validate.published import PublishedRun
 from jaxplan.validate.row import Row
-from jaxplan.validate.split import part_of, series_of, source_of
+from jaxplan.validate.split import explains, part_of, series_of, source_of
 
 NOISE = 0.08            # of one published figure: runs of one identical configuration spread by 7%
 SOFT = 0.10             # errors beyond this count linearly
@@ -34,14 +34,14 @@ class Fitting:
 
     def __init__(self, runs: Sequence[PublishedRun], parameters: Sequence[Parameter]) -> None:
         cases, _ = cases_of(runs)
-        timed = [(case, published_step_s(case.run, case.facts.model)) for case in cases.values() if not case.run.oom]
+        timed = [(case, published_step_s(case.run, case.facts.model)) for case in cases.values() if not case.run.oom and explains(case.run)]
         found = [(case, seconds) for case, seconds in timed if seconds]
         self.parameters = tuple(parameters)
         self.batch = Batch.of([case for case, _ in found], [p.name for p in parameters])
         self.runs = [case.run for case, _ in found]
         self.logs = np.log([seconds for _, seconds in found])
 
-    def fit(self, where: np.ndarray, start: dict[str, float] | None = None, tries: int = 40) -> dict[str, float]:
+    def fit(self, where: np.ndarray, start: dict[str, float] | None = None, tries: int = 30) -> dict[str, float]:
         """Deviations from the priors, in widths, by name, that explain the runs at these positions best."""
         batch, logs = self.batch.part(where), self.logs[where]
         weights = _weights([self.runs[i] for i in where])

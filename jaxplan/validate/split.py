@@ -25,17 +25,19 @@ def series_of(run: PublishedRun) -> str:
 
 @dataclass(frozen=True)
 class Split:
-    """Everything named here is for checking; all else that the bundled file has is fitted to."""
+    """What is for checking, what is fitted to, and beginnings of ids that are never fitted to."""
 
     sources: frozenset[str]
     series: frozenset[str]
     fitted: frozenset[str]
+    not_fitted: tuple[str, ...]
 
 
 @cache
 def split() -> Split:
     data = tomllib.loads((files.folder(BUNDLED) / "split.toml").read_text())
-    return Split(frozenset(data["check_sources"]), frozenset(data["check_series"]), frozenset(data["fit_series"]))
+    check = frozenset(data["check_sources"]), frozenset(data["check_series"])
+    return Split(*check, frozenset(data["fit_series"]), tuple(data["not_fitted"]))
 
 
 def part_of(run: PublishedRun) -> str:
@@ -44,3 +46,8 @@ def part_of(run: PublishedRun) -> str:
     if source_of(run) in known.sources or series_of(run) in known.series:
         return "check"
     return "fit" if series_of(run) in known.fitted else "check"
+
+
+def explains(run: PublishedRun) -> bool:
+    """Whether parameters may be fitted to a run at all."""
+    return not run.id.startswith(split().not_fitted)
