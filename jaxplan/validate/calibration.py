@@ -1,4 +1,4 @@
-"""The calibration: parameters with priors and their sources, and what they were fitted to (`profiling/calibrations`)."""
+"""The calibration: parameters with priors, their sources, and the values that they were fitted to."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def load(where: Path | None = None) -> Calibration:
     except OSError as error:
         raise InputError(f"{source}: {error.strerror}", "a calibration") from error
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{source} is no calibration: {error}", "the form of profiling/calibrations/published.toml") from error
+        expected = "the form of profiling/calibrations/published.toml"
+        raise InputError(f"{source} is no calibration: {error}", expected) from error
 
 
 def written(calibration: Calibration, about: str) -> str:

@@ -20,15 +20,16 @@ def is_narrow(run: PublishedRun) -> bool:
 def recompute_of(run: PublishedRun, profile: Profile) -> Recompute:
     """Shares of the forward pass that the backward pass does again, by the policy's name.
 
-    Names of MaxText are those of its `remat_policy` (docs, "checkpointing"): `minimal` saves projections, `save_dot_except_mlp`
-    all but the feed-forward's, `custom` the tensors it names. Megatron's `selective` does the attention core again where
-    it is not fused (Korthikanti et al. 2022, arXiv:2205.05198, section 5), torchtitan's `selective op` every second matmul.
+    Names of MaxText are those of its `remat_policy` (documentation, "checkpointing"): `minimal` saves projections,
+    `save_dot_except_mlp` all but the feed-forward's, `custom` the tensors that it names. Megatron's `selective` does
+    the attention core again where it is not fused (Korthikanti et al. 2022, arXiv:2205.05198, section 5), torchtitan's
+    `selective op` every second matmul.
     """
     words = (run.remat or "").lower()
     if not words:
         return profile.default_recompute
     if "every 2nd" in words:
-        return (0.5,) * 5
+        return (0.5, 0.5, 0.5, 0.5, 0.5)
     if words.startswith("full"):
         return EVERYTHING
     if words.startswith(("none", "activation")):

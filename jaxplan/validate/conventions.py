@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from jaxplan.estimate.shapes.facts import Model
 from jaxplan.units import TERA
 from jaxplan.validate.published import PublishedRun
@@ -66,8 +68,6 @@ def counted_flops_per_token(run: PublishedRun, model: Model) -> float | None:
 
 
 def _without_mtp(model: Model) -> Model:
-    import dataclasses
-
     return dataclasses.replace(model, mtp_layers=0.0)
 
 

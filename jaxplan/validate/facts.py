@@ -12,7 +12,8 @@ from jaxplan.machine.topology import Machine
 from jaxplan.units import GB
 from jaxplan.validate.choices import choices_of
 from jaxplan.validate.framework import Profile, profile_of
-from jaxplan.validate.layouts import layout_of, machine_of
+from jaxplan.validate.layouts import layout_of
+from jaxplan.validate.machines import machine_of
 from jaxplan.validate.models import Unpredictable, model_of
 from jaxplan.validate.published import PublishedRun
 

@@ -16,7 +16,7 @@ from scipy.optimize import least_squares
 from jaxplan.estimate.shapes.step import ledger_of
 from jaxplan.validate.calibration import Calibration, Parameter
 from jaxplan.validate.conventions import published_step_s
-from jaxplan.validate.predict import Batch, cases_of, predict_all, rows_of, unpredicted
+from jaxplan.validate.predict import Batch, cases_of, rows_of, unpredicted
 from jaxplan.validate.published import PublishedRun
 from jaxplan.validate.row import Row
 from jaxplan.validate.split import explains, part_of, series_of, source_of
@@ -34,7 +34,8 @@ class Fitting:
 
     def __init__(self, runs: Sequence[PublishedRun], parameters: Sequence[Parameter]) -> None:
         cases, _ = cases_of(runs)
-        timed = [(case, published_step_s(case.run, case.facts.model)) for case in cases.values() if not case.run.oom and explains(case.run)]
+        able = [case for case in cases.values() if not case.run.oom and explains(case.run)]
+        timed = [(case, published_step_s(case.run, case.facts.model)) for case in able]
         found = [(case, seconds) for case, seconds in timed if seconds]
         self.parameters = tuple(parameters)
         self.batch = Batch.of([case for case, _ in found], [p.name for p in parameters])
@@ -45,7 +46,7 @@ class Fitting:
         """Deviations from the priors, in widths, by name, that explain the runs at these positions best."""
         batch, logs = self.batch.part(where), self.logs[where]
         weights = _weights([self.runs[i] for i in where])
-        used = batch.chosen.any(axis=(0, 1))
+        used = np.asarray(batch.chosen.any(axis=(0, 1)))
         free = [i for i, p in enumerate(self.parameters) if p.fitted and used[i]]
 
         def residuals(deviations: np.ndarray) -> np.ndarray:
@@ -117,5 +118,3 @@ def left_out(runs: Sequence[PublishedRun], by: str, calibration: Calibration) ->
         rows |= {row.id: row for row in rows_of(batch, batch.step(values), calibration)}
     return tuple(rows[run.id] if run.id in rows else unpredicted(run, why.get(run.id, "unknown")) for run in runs)
 
-
-__all__ = ["Fitting", "calibrated", "left_out", "predict_all"]

@@ -6,15 +6,16 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from jaxplan.estimate.shapes.facts import Facts, stack
+from jaxplan.estimate.shapes.facts import Facts, Model, stack
 from jaxplan.estimate.shapes.rates import Rates
 from jaxplan.estimate.shapes.step import Step, step
 from jaxplan.validate.calibration import Calibration
 from jaxplan.validate.conventions import model_flops_per_token, published_step_s
-from jaxplan.validate.entries import Entry, entries
+from jaxplan.validate.entries import entries
 from jaxplan.validate.facts import Case, case_of
 from jaxplan.validate.models import Unpredictable, model_of
 from jaxplan.validate.published import PublishedRun
@@ -102,7 +103,8 @@ def _row(case: Case, i: int, value: np.ndarray, low: np.ndarray, high: np.ndarra
     ledger = {name: float(line[i]) for name, line in ledgers.items() if line[i]}
     seconds = math.fsum(ledger.values())
     tokens = run.global_batch * run.seq_len if run.global_batch and run.seq_len else None
-    flops = tokens * model_flops_per_token(model, float(run.seq_len or 0), causal=True) / run.n_devices if tokens else None
+    per_token = model_flops_per_token(model, float(run.seq_len or 0), causal=True)
+    flops = tokens * per_token / run.n_devices if tokens else None
     return Row(
         **_about(run, group_of(case), model),
         tokens_per_step=tokens,
@@ -123,31 +125,31 @@ def group_of(case: Case) -> str:
     return "MoE" if case.run.model.experts else case.profile.group
 
 
-def _about(run: PublishedRun, group: str, model) -> dict:
+def _about(run: PublishedRun, group: str, model: Model | None) -> dict[str, Any]:
     """What the source says."""
     memory = run.memory_gib or run.memory_gb_reported
     m = run.model
     shape = f"{m.layers}x{m.d_model}x{m.d_ff} heads {m.heads}/{m.kv_heads}" if m.layers else ""
     experts = f" experts {m.experts} top {m.top_k} capacity {run.capacity_factor or '-'}" if m.experts else ""
-    return dict(
-        id=run.id,
-        chip=run.chip,
-        framework=run.framework,
-        group=group,
-        kind=run.kind,
-        grade=run.grade,
-        source=run.source,
-        series=run.series,
-        varies=run.varies,
-        devices=run.n_devices,
-        part=part_of(run),
-        published_step_time_s=None if run.oom else published_step_s(run, model),
-        published_memory_bytes=memory * 2**30 if memory and not run.oom else None,
-        memory_kind=run.memory_kind or "",
-        oom=run.oom,
-        doubt=run.doubt,
-        workload=f"{m.name} {shape}{experts} seq {run.seq_len} vocab {m.vocab}" if shape else "",
-    )
+    return {
+        "id": run.id,
+        "chip": run.chip,
+        "framework": run.framework,
+        "group": group,
+        "kind": run.kind,
+        "grade": run.grade,
+        "source": run.source,
+        "series": run.series,
+        "varies": run.varies,
+        "devices": run.n_devices,
+        "part": part_of(run),
+        "published_step_time_s": None if run.oom else published_step_s(run, model),
+        "published_memory_bytes": memory * 2**30 if memory and not run.oom else None,
+        "memory_kind": run.memory_kind or "",
+        "oom": run.oom,
+        "doubt": run.doubt,
+        "workload": f"{m.name} {shape}{experts} seq {run.seq_len} vocab {m.vocab}" if shape else "",
+    }
 
 
 def unpredicted(run: PublishedRun, reason: str) -> Row:
@@ -171,5 +173,3 @@ def unpredicted(run: PublishedRun, reason: str) -> Row:
         not_predicted=reason,
     )
 
-
-__all__ = ["Batch", "Entry", "cases_of", "predict_all", "rows_of", "unpredicted"]

@@ -162,8 +162,12 @@ def _row(row: Any, index: int) -> PublishedRun:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         reason = f"{where}: {first['msg'].lower()}"
-        text = {key: str(row.get(key) or "unknown") for key in ("id", "chip", "framework")}
-        text["id"] = str(row.get("id") or f"run {index + 1}")
         count = row.get("n_devices")
-        devices = count if isinstance(count, int) else 0
-        return PublishedRun(**text, n_devices=devices, model=PublishedModel(), unreadable=reason)
+        return PublishedRun(
+            id=str(row.get("id") or f"run {index + 1}"),
+            chip=str(row.get("chip") or "unknown"),
+            framework=str(row.get("framework") or "unknown"),
+            n_devices=count if isinstance(count, int) else 0,
+            model=PublishedModel(),
+            unreadable=reason,
+        )

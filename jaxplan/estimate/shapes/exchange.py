@@ -78,7 +78,8 @@ def weights_s(facts: Facts, rates: Rates, bytes_each: Number) -> Number:
     experts, rest = held(facts)
     layers, moe = model.all_layers / layout.stage, np.maximum(model.all_moe_layers, 1) / layout.stage
     moved = layers * gather_s(layout.fsdp_group, rates, rest / layers * bytes_each)
-    return moved + np.where(experts > 0, moe * gather_s(layout.expert_fsdp_group, rates, experts / moe * bytes_each), 0.0)
+    of_experts = moe * gather_s(layout.expert_fsdp_group, rates, experts / moe * bytes_each)
+    return moved + np.where(experts > 0, of_experts, 0.0)
 
 
 def replicas_s(facts: Facts, rates: Rates, bytes_each: Number) -> Number:

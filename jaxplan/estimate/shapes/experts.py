@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxplan.estimate.shapes.dense import feed_forward_s
 from jaxplan.estimate.shapes.facts import Facts, Number
-from jaxplan.estimate.shapes.layer import feed_forward_s
 from jaxplan.estimate.shapes.rates import ELEMENT_BYTES, Rates, matmul_s, stream_s
 
 ROUTER_BYTES = 12       # per token and expert: logits, softmax and top-k in float32
@@ -32,8 +32,10 @@ def experts_s(facts: Facts, rates: Rates) -> Number:
 
 
 def one_hot_s(facts: Facts, rates: Rates) -> Number:
-    """Dispatch and combine as einsums with one-hot masks over a sequence: 4 S k c D FLOPs a token (Lepikhin et al. 2020,
-    arXiv:2006.16668, algorithm 2; MaxText's "dense matmul")."""
+    """Dispatch and combine as einsums with one-hot masks over a sequence: 4 S k c D FLOPs a token.
+
+    Lepikhin et al. 2020, arXiv:2006.16668, algorithm 2; MaxText's "dense matmul".
+    """
     model, layout, chip = facts.model, facts.layout, facts.chip
     flops = 4 * layout.tokens * layout.seq * model.top_k * facts.choices.capacity * model.embed
     return facts.choices.one_hot * flops / (chip.flops_per_s * rates.matmul * rates.sustained)

@@ -6,15 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxplan.estimate.shapes.dense import feed_forward_s, projections_s
+from jaxplan.estimate.shapes.experts import experts_s, moved_s
 from jaxplan.estimate.shapes.facts import Facts, Number
-from jaxplan.estimate.shapes.rates import Rates, matmul_s, stream_s, whole
+from jaxplan.estimate.shapes.rates import Rates, stream_s, whole
 
-FLASH_BACKWARD = 2.5        # matmuls of the backward core over the forward's two: five (Dao 2023, arXiv:2307.08691, 3.1)
+# Matmuls of the backward core over the forward's two: five where scores are computed again (Dao 2023,
+# arXiv:2307.08691, section 3.1), four where they were kept.
+FLASH_BACKWARD = 2.5
 PLAIN_BACKWARD = 2.0
 WEIGHT_GRADIENT = 1.06
 LANES = 128                 # a TPU pads a head's width to its lanes
 TPU_BLOCK = 512             # keys of one block of splash attention (MaxText, base.yml: sa_block_kv)
-SCORE_BYTES = 13            # of unfused attention, per score: written by a matmul, softmax and dropout, read by the next
+SCORE_BYTES = 13            # of unfused attention, per score: a matmul writes, softmax and dropout pass, a matmul reads
 
 
 @dataclass(frozen=True)
@@ -42,40 +46,8 @@ class Layer:
         )
 
 
-def projections_s(facts: Facts, rates: Rates) -> tuple[Number, Number]:
-    """Query-key-value projections and output projection, forward."""
-    model, layout, choices, chip = facts.model, facts.layout, facts.choices, facts.chip
-    rows, d, t, n = layout.tokens, model.embed, layout.tensor, model.heads
-
-    def one(inner: Number, columns: Number) -> Number:
-        return np.where(
-            inner * columns > 0,
-            matmul_s(chip, rates, rows, np.maximum(inner, 1), np.maximum(columns, 1), choices.narrow),
-            0.0,
-        )
-
-    plain = one(d, (n * model.qk_dim + model.kv_heads * (model.qk_dim + model.v_dim)) / t)
-    queries = np.where(
-        model.query_rank > 0,
-        one(d, model.query_rank) + one(model.query_rank, n * model.qk_dim / t),
-        one(d, n * model.qk_dim / t),
-    )
-    nope = model.qk_dim - model.rope_dim
-    latent = queries + one(d, model.kv_rank + model.rope_dim) + one(model.kv_rank, n * (nope + model.v_dim) / t)
-    return np.where(model.kv_rank > 0, latent, plain), one(n * model.v_dim / t, d)
-
-
-def feed_forward_s(facts: Facts, rates: Rates, width: Number) -> Number:
-    """A dense feed-forward of that width, forward."""
-    model, choices, chip = facts.model, facts.choices, facts.chip
-    rows, wide = facts.layout.tokens, np.maximum(width / facts.layout.tensor, 1)
-    up = matmul_s(chip, rates, rows, model.embed, wide, choices.narrow)
-    down = matmul_s(chip, rates, rows, wide, model.embed, choices.narrow)
-    return np.where(width > 0, (model.mlp_matrices - 1) * up + down, 0.0)
-
-
 def core_s(facts: Facts, rates: Rates) -> tuple[Number, Number]:
-    """The attention core, forward and backward: 2 M pairs N (qk + v) FLOPs (a causal half of them where it is fused)."""
+    """The attention core, forward and backward: 2 M pairs N (qk + v) FLOPs, the causal half where it is fused."""
     model, layout, chip, habits = facts.model, facts.layout, facts.chip, facts.habits
     tpu = chip.tpu > 0
     diagonal = np.where(tpu, TPU_BLOCK / 2, 0)      # blocks on the diagonal are computed whole
@@ -86,7 +58,8 @@ def core_s(facts: Facts, rates: Rates) -> tuple[Number, Number]:
     flops = 2 * layout.tokens * pairs * model.heads / layout.tensor * (qk + v)
     fused = flops / (chip.flops_per_s * rates.attention)
     scores = layout.tokens * layout.seq * model.heads / layout.tensor
-    plain = flops / (chip.flops_per_s * rates.matmul * rates.sustained) + stream_s(chip, rates, SCORE_BYTES * scores) * rates.scores
+    passes = stream_s(chip, rates, SCORE_BYTES * scores) * rates.scores
+    plain = flops / (chip.flops_per_s * rates.matmul * rates.sustained) + passes
     crooked = np.where((layout.context > 1) & (facts.choices.context_balanced < 1), rates.imbalance, 1.0)
     fused = fused * crooked
     is_fused = habits.fused_attention > 0
@@ -101,7 +74,7 @@ def streamed_bytes(facts: Facts, hidden: Number) -> Number:
     """
     model, layout, choices = facts.model, facts.layout, facts.choices
     shared = np.where((choices.sequence_parallel > 0) | (facts.chip.tpu > 0), layout.tensor, 1)
-    heads = (model.query_width + np.where(model.kv_rank > 0, model.query_width, model.kv_heads * model.qk_dim))
+    heads = model.query_width + np.where(model.kv_rank > 0, model.query_width, model.kv_heads * model.qk_dim)
     # reads and writes in 16 bits: two norms (4 D), two residuals (6 D), casts and gradients of inputs (3 D)
     residual, rotary = 26 * model.embed / shared, 8 * heads / layout.tensor
     return layout.tokens * (residual + rotary + (3 * model.mlp_matrices - 1) * hidden)
@@ -109,8 +82,6 @@ def streamed_bytes(facts: Facts, hidden: Number) -> Number:
 
 def layer(facts: Facts, rates: Rates, experts: bool) -> Layer:
     """One dense layer, or one of experts."""
-    from jaxplan.estimate.shapes.experts import experts_s, moved_s
-
     model, layout, choices, chip = facts.model, facts.layout, facts.choices, facts.chip
     qkv, out = projections_s(facts, rates)
     core, core_backward = core_s(facts, rates)
@@ -125,9 +96,7 @@ def layer(facts: Facts, rates: Rates, experts: bool) -> Layer:
     mlp = mlp / aligned
     quantise = stream_s(chip, rates, 4 * layout.tokens * (3 * model.embed + hidden)) * choices.narrow
     memory = stream_s(chip, rates, streamed_bytes(facts, hidden)) * rates.passes + quantise + moved
-    again = (
-        choices.recompute_mlp * mlp + choices.recompute_qkv * qkv + choices.recompute_out * out
-    )
+    again = choices.recompute_mlp * mlp + choices.recompute_qkv * qkv + choices.recompute_out * out
     launch = facts.habits.kernels_per_layer * rates.launches * rates.launch_s
     # weight gradients accumulate in float32 on GPUs: 6% slower on A100 and B200 (MooreThreads/SimuMax, configs/system)
     backward = 1 + choices.trained * np.where(chip.tpu > 0, 1.0, WEIGHT_GRADIENT)

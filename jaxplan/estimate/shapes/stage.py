@@ -13,9 +13,9 @@ from jaxplan.estimate.shapes.layer import Layer, Passes, layer
 from jaxplan.estimate.shapes.rates import Rates, matmul_s, stream_s
 
 WEIGHT_BYTES = 2.0              # gathered in 16 bits
-#: Launches of one layer of experts (router, permutation, grouped matmuls, activations): about 180 forward and 300
-#: backward with 16 local experts in Megatron-Core's profiles (NVIDIA-NeMo/Megatron-Bridge, performance guide, "host
-#: overhead"); more local experts take more.
+CONTEXT_EXPOSED = 0.6           # of keys and values: the rest hides under the blocks of attention that are there
+# Launches of one layer of experts (router, permutation, grouped matmuls), forward and backward; every
+# further local expert adds its part. Counted in the eager code of Megatron-Core's dispatcher and experts.
 LAUNCHES_FORWARD, LAUNCHES_BACKWARD, LAUNCHES_EXPERTS = 180, 300, 64
 
 
@@ -59,14 +59,17 @@ def host_waits(facts: Facts, rates: Rates, mixed: Layer) -> Passes:
 
 
 def microbatch(facts: Facts, rates: Rates) -> Microbatch:
-    model, layout, choices = facts.model, facts.layout, facts.choices
+    model, layout = facts.model, facts.layout
     dense, moe = model.dense_layers / layout.stage, model.all_moe_layers / layout.stage
     plain, mixed = layer(facts, rates, experts=False), layer(facts, rates, experts=True)
 
     def of(part: Callable[[Layer], Passes]) -> Passes:
         one, other = part(plain), part(mixed)
-        values = (dense * getattr(one, name) + _where(moe, getattr(other, name)) for name in ("forward", "backward", "again"))
-        return Passes(*values)
+        return Passes(
+            dense * one.forward + _where(moe, other.forward),
+            dense * one.backward + _where(moe, other.backward),
+            dense * one.again + _where(moe, other.again),
+        )
 
     parts = {
         "matmul": of(lambda found: found.matmul),
@@ -104,15 +107,13 @@ def _activations(facts: Facts, rates: Rates, layers: Number, moe: Number) -> dic
     return {"tensor": tensor, "context": context, "expert": expert}
 
 
-CONTEXT_EXPOSED = 0.6       # of keys and values: the rest hides under the blocks of attention that are there already
-
-
 def _exposed_state(facts: Facts, rates: Rates, forward_s: Number, backward_s: Number) -> Number:
     """Gathers of weights and scatters of gradients that are not hidden under one microbatch's compute."""
     layout, choices = facts.layout, facts.choices
     gathers = exchange.weights_s(facts, rates, WEIGHT_BYTES)
     back = gathers * choices.reshard + exchange.weights_s(facts, rates, choices.reduce_bytes)
-    exposed = gathers - hidden(forward_s, gathers, rates.state_overlap) + back - hidden(backward_s, back, rates.state_overlap)
+    share = rates.state_overlap
+    exposed = gathers - hidden(forward_s, gathers, share) + back - hidden(backward_s, back, share)
     return np.where(layout.fsdp_group.size > 1, exposed, 0.0)
 
 
