@@ -17,6 +17,7 @@ from jaxplan.validate.calibration import Calibration
 from jaxplan.validate.conventions import model_flops_per_token, published_step_s
 from jaxplan.validate.entries import entries
 from jaxplan.validate.facts import Case, case_of
+from jaxplan.validate.footprint import footprints
 from jaxplan.validate.models import Unpredictable, model_of
 from jaxplan.validate.published import PublishedRun
 from jaxplan.validate.row import Row
@@ -91,34 +92,42 @@ def predict_all(runs: Sequence[PublishedRun], calibration: Calibration) -> tuple
 
 def rows_of(batch: Batch, steps: Step, calibration: Calibration) -> list[Row]:
     """The rows of a batch's cases."""
-    value = np.asarray(steps.value)
+    value, memory = np.asarray(steps.value), footprints(batch.cases)
     low = np.minimum(steps.low, value * calibration.below)
     high = np.maximum(steps.high, value * calibration.above)
-    ledgers = {name: np.broadcast_to(line, value.shape) for name, line in steps.ledger.items()}
-    return [_row(case, i, value, low, high, ledgers) for i, case in enumerate(batch.cases)]
+    lines = {name: np.broadcast_to(line, value.shape) for name, line in steps.ledger.items()}
+    rows = []
+    for i, case in enumerate(batch.cases):
+        ledger = {name: float(line[i]) for name, line in lines.items() if line[i]}
+        rows.append(
+            Row(
+                **_about(case.run, group_of(case), case.facts.model),
+                **_work(case),
+                predicted_step_time_s=math.fsum(ledger.values()),
+                low_s=float(low[i]),
+                high_s=float(high[i]),
+                ledger_s=ledger,
+                predicted_memory_bytes=float(memory.value[i]),
+                capacity_bytes=float(memory.capacity[i]),
+                fits=bool(memory.fits[i]),
+                not_predicted=None,
+            )
+        )
+    return rows
 
 
-def _row(case: Case, i: int, value: np.ndarray, low: np.ndarray, high: np.ndarray, ledgers: dict) -> Row:
-    run, model = case.run, case.facts.model
-    ledger = {name: float(line[i]) for name, line in ledgers.items() if line[i]}
-    seconds = math.fsum(ledger.values())
-    tokens = run.global_batch * run.seq_len if run.global_batch and run.seq_len else None
-    per_token = model_flops_per_token(model, float(run.seq_len or 0), causal=True)
-    flops = tokens * per_token / run.n_devices if tokens else None
-    return Row(
-        **_about(run, group_of(case), model),
-        tokens_per_step=tokens,
-        model_flops=flops,
-        peak_flops_per_s=float(case.facts.chip.flops_per_s),
-        predicted_step_time_s=seconds,
-        low_s=float(low[i]),
-        high_s=float(high[i]),
-        ledger_s=ledger,
-        predicted_memory_bytes=None,
-        capacity_bytes=float(case.facts.chip.capacity_bytes),
-        fits=None,
-        not_predicted=None,
-    )
+def _work(case: Case) -> dict[str, Any]:
+    run, tokens = case.run, _tokens(case.run)
+    per_token = model_flops_per_token(case.facts.model, float(run.seq_len or 0), causal=True)
+    return {
+        "tokens_per_step": tokens,
+        "model_flops": tokens * per_token / run.n_devices if tokens else None,
+        "peak_flops_per_s": float(case.facts.chip.flops_per_s),
+    }
+
+
+def _tokens(run: PublishedRun) -> float | None:
+    return run.global_batch * run.seq_len if run.global_batch and run.seq_len else None
 
 
 def group_of(case: Case) -> str:
@@ -160,7 +169,7 @@ def unpredicted(run: PublishedRun, reason: str) -> Row:
         model = None
     return Row(
         **_about(run, "MoE" if run.model.experts else run.framework, model),
-        tokens_per_step=run.global_batch * run.seq_len if run.global_batch and run.seq_len else None,
+        tokens_per_step=_tokens(run),
         model_flops=None,
         peak_flops_per_s=None,
         predicted_step_time_s=None,

@@ -24,7 +24,7 @@ class Microbatch:
     """Seconds of one microbatch on one stage, by ledger line.
 
     Attributes:
-        lines: matmul, attention, memory-bound, launch, recompute, tensor, context, expert, fsdp: they add up to `total`.
+        lines: matmul, attention, memory-bound, launch, recompute, tensor, context, expert, fsdp: together `total`.
         forward, backward: compute and exposed activations, without `fsdp`.
         head: the loss's matmuls and passes, which only the last stage has.
     """
