@@ -39,6 +39,9 @@ def validate(
     worst: Annotated[int, typer.Option(help="runs that are furthest off to show")] = 10,
     page: Annotated[Path | None, typer.Option(help="also write everything as a page of markdown")] = None,
     write: Annotated[bool, typer.Option("--write", help=f"also write the rows to calibrations/{RECORD}")] = False,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="first fit the calibration again, to the fitting set, and write it")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="the result as JSON on standard output")] = False,
 ) -> int:
     """Predict published runs: error by chip, framework and size, worst cases, order of plans, memory, baselines."""
@@ -51,8 +54,10 @@ def validate(
         raise InputError(" and ".join(LEFT_OUT.values()), "one of them at a time")
     if write and (runs is not None or part != "all" or asked):
         raise InputError("--write records the runs that come along, all of them", suggestion="--json > FILE instead")
-    report = _report(runs, part, asked[0] if asked else None, everything=page is not None)
     stderr = console(sys.stderr)
+    if fit:
+        stderr.print(f"Calibration written to {_fitted()}", markup=False)
+    report = _report(runs, part, asked[0] if asked else None, everything=page is not None)
     if page is not None:
         _save(page, validate_page(report, worst))
         stderr.print(f"Page written to {page}", markup=False)
@@ -96,6 +101,18 @@ def _report(path: Path | None, part: str, left_by: str | None, everything: bool)
         baselines=baselines(shown, fitted),
         left_out=left,
     )
+
+
+def _fitted() -> Path:
+    """Fits the calibration to the fitting set of the runs that come along; the file that it was written to."""
+    from jaxplan.validate import calibration
+    from jaxplan.validate.fit import calibrated
+    from jaxplan.validate.published import read
+
+    found = calibrated(read(), calibration.load())
+    _save(calibration.path(), calibration.written(found))
+    calibration.load.cache_clear()
+    return calibration.path()
 
 
 def _of_part(rows: tuple[Row, ...], part: str) -> tuple[Row, ...]:

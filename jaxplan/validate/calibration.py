@@ -93,13 +93,15 @@ def load(where: Path | None = None) -> Calibration:
         raise InputError(f"{source} is no calibration: {error}", expected) from error
 
 
-def written(calibration: Calibration, about: str) -> str:
-    """The calibration as the text of its file.
+ABOUT = """\
+# Parameters of the predictions of published runs. Priors and their widths come from the sources beside them; values
+# were fitted to the fitting set of profiling/published/split.toml by `python -m jaxplan validate --fit`.
+"""
 
-    Args:
-        about: what it was fitted to, for the head of the file.
-    """
-    lines = [*(f"# {line}" for line in about.splitlines()), "", "[interval]"]
+
+def written(calibration: Calibration) -> str:
+    """The calibration as the text of its file."""
+    lines = [ABOUT, "[interval]"]
     lines += [f"below = {calibration.below:.3f}", f"above = {calibration.above:.3f}"]
     for p in calibration.parameters:
         lines += ["", "[[parameter]]", f'name = "{p.name}"', f'unit = "{p.unit}"', f"prior = {p.prior:.6g}"]
