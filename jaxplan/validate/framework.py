@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -16,13 +15,15 @@ FOLDER = "profiling/frameworks"
 
 @dataclass(frozen=True)
 class Profile:
-    """One family of frameworks.
+    """One family of frameworks; the switches are described in `profiling/frameworks/README.md`.
 
     Attributes:
+        order: in which profiles are asked whether they know a framework.
         matches: parts of a framework's name (small letters) that tell it.
         until: the last year of which that holds; 0 where it still does.
         kinds: chips that it runs on, `tpu` and `gpu`.
-        default_recompute: taken where a source does not name the policy.
+        group: of the statistics.
+        calibrated_as: the name of its parameters in the calibration.
     """
 
     id: str
@@ -32,32 +33,33 @@ class Profile:
     until: int
     kinds: tuple[str, ...]
     group: str
+    calibrated_as: str
     fused_attention: bool
     causal_attention: bool
     loss_bytes_per_logit: float
+    compiled_loss_bytes_per_logit: float
     kernels_per_layer: float
+    compiled_kernels_per_layer: float
     overlaps_reduce: bool
     overlaps_send: bool
-    dispatches_once: bool
     uneven_stages: bool
     sequence_parallel: bool
     tensor_overlap: bool
     whole_program: bool
     context_balanced: bool
+    dispatches_once: bool
     zero_stage: int
     parameter_bytes: float
     reduce_bytes: float
     default_recompute: tuple[float, float, float, float, float]
-    calibrated_as: str
 
     def habits(self, run: PublishedRun) -> Habits:
         compiled = bool(run.compile)
         return Habits(
             fused_attention=float(self.fused_attention),
             causal_attention=float(self.causal_attention),
-            loss_bytes_per_logit=14.0 if compiled else self.loss_bytes_per_logit,
-            kernels_per_layer=14.0 if compiled else self.kernels_per_layer,
-            loss_in_last_stage=1.0,
+            loss_bytes_per_logit=self.compiled_loss_bytes_per_logit if compiled else self.loss_bytes_per_logit,
+            kernels_per_layer=self.compiled_kernels_per_layer if compiled else self.kernels_per_layer,
             overlaps_reduce=float(self.overlaps_reduce),
             overlaps_send=float(self.overlaps_send),
             uneven_stages=float(self.uneven_stages),
@@ -66,14 +68,13 @@ class Profile:
 
 @cache
 def profiles() -> tuple[Profile, ...]:
-    """Every profile, the most particular first."""
+    """Every profile, in the order in which they are asked."""
     found = []
     for path in sorted(files.folder(FOLDER).glob("*.toml")):
-        data = tomllib.loads(path.read_text())
-        values = {f.name: data[f.name] for f in dataclasses.fields(Profile)}
-        for name in ("matches", "kinds", "default_recompute"):
-            values[name] = tuple(values[name])
-        found.append(Profile(**values))
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = {key: data[key] for key in data if key not in ("time", "memory")} | data["time"]
+        lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+        found.append(Profile(**values | lists))
     return tuple(sorted(found, key=lambda profile: profile.order))
 
 

@@ -36,7 +36,6 @@ def layout_of(run: PublishedRun, machine: Machine) -> Layout:
         micro_batch=micro_batch,
         microbatches=microbatches,
         seq=run.seq_len,
-        slices=machine.slices,
         nodes=nodes,
         **groups,
     )

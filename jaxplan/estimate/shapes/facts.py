@@ -157,8 +157,10 @@ class Layout:
         expert_own: 1 where the expert axis is an axis of its own that also splits the batch (MaxText), 0 where experts
             lie over data or fsdp ranks (Megatron, torchtitan).
         micro_batch: sequences in one forward pass of one data-parallel shard.
-        inside: of the bytes that an all-to-all of experts sends, the share that stays in the domain;
+        microbatches: of one step.
         nodes: domains that a group of experts spans.
+        fsdp_group, data_group: of dense weights; `expert_...`: of experts' weights.
+        expert_group, expert_network: links of all-to-alls inside a domain, and from it.
     """
 
     devices: Number
@@ -173,7 +175,6 @@ class Layout:
     micro_batch: Number
     microbatches: Number
     seq: Number
-    slices: Number
     nodes: Number
     tensor_group: Group
     context_group: Group
@@ -221,6 +222,14 @@ class Choices:
         once_a_node: 1 where a token crosses the network once for all its experts on a node (DeepEP).
         ragged: 1 where all-to-alls have parts of uneven sizes.
         trained: 1, or 0 where weights are frozen (LoRA).
+        zero_stage: 0 to 3: nothing, optimizer state, gradients, weights are sharded over data ranks.
+        reshard: 1 where weights are gathered again for the backward pass.
+        sequence_parallel: 1 where activations between blocks are sharded over tensor ranks.
+        compiled: 1 where pointwise operators are fused by a compiler.
+        graphs: share of the host's launches that captured graphs spare.
+        tensor_overlap, expert_overlap: 1 where tensor ranks' exchange and all-to-alls are scheduled beside compute.
+        context_balanced: 1 where context ranks have equal parts of a causal mask.
+        parameter_bytes, moment_bytes, reduce_bytes: of a stored weight, of one moment, of a gradient on its way.
     """
 
     recompute_mlp: Number
@@ -251,13 +260,20 @@ class Choices:
 
 @dataclass(frozen=True)
 class Habits:
-    """What the framework does everywhere, from its profile (`profiling/frameworks`)."""
+    """What the framework does everywhere, from its profile (`profiling/frameworks`).
+
+    Attributes:
+        fused_attention, causal_attention: 1 where scores never reach memory, and where masked ones are not computed.
+        loss_bytes_per_logit: moved by the loss, forward and backward.
+        kernels_per_layer: launched in a forward pass of a layer.
+        overlaps_reduce, overlaps_send: 1 where gradients over replicas and messages between stages run beside compute.
+        uneven_stages: 1 where the stages of embedding and loss have fewer layers.
+    """
 
     fused_attention: Number
     causal_attention: Number
     loss_bytes_per_logit: Number
     kernels_per_layer: Number
-    loss_in_last_stage: Number
     overlaps_reduce: Number
     overlaps_send: Number
     uneven_stages: Number
