@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxplan.estimate.memory import PARTS
-from jaxplan.machine.reached import MEMORY_FRACTION, attention_fraction, matmul_fraction, sustained_fraction
+from jaxplan.machine.reached import (
+    attention_fraction,
+    hidden_share,
+    matmul_fraction,
+    memory_fraction,
+    sustained_fraction,
+)
 from jaxplan.plan.record import (
     MemoryLedger,
     Part,
@@ -113,14 +119,15 @@ def assumptions(report: SearchReport, table: Table) -> tuple[str, ...]:
     out = [f"{name} was not given: {getattr(workload, name).name if name == 'model' else getattr(workload, name)}"
            for name in workload.defaults]
     best, sustained = matmul_fraction(machine), sustained_fraction(machine)
-    known = f"{best:.0%} at best" if best < 1 else "nobody's measurement of this chip is in the catalogue"
+    known = "measured" if "matmul_fraction" in machine.chip.measured else "assumed: nobody's measurement is known"
     out.append(
-        f"estimated matmuls run at {sustained:.0%} of the data sheet's peak ({known}), attention at "
-        f"{attention_fraction(machine):.0%}, passes over memory at {MEMORY_FRACTION:.0%} of its rate"
+        f"estimated matmuls run at {sustained:.0%} of the data sheet's peak (best {best:.0%}, {known}), attention at "
+        f"{attention_fraction(machine):.0%}, passes over memory at {memory_fraction():.0%} of its rate: calibrated on "
+        "published runs (`jaxplan validate`)"
     )
     out.append(
-        "estimated: of weights' and gradients' collectives half of what compute could hide is hidden, "
-        "of activations' nothing"
+        f"estimated: of weights' and gradients' collectives {hidden_share(machine):.0%} of what compute could hide is "
+        "hidden, of activations' nothing"
     )
     if workload.matmul_dtype:
         out.append(

@@ -82,7 +82,7 @@ def _report(path: Path | None, part: str, left_by: str | None, everything: bool)
         everything: what a page shows, which no other output needs: each run left out of the fit as well.
     """
     # here, so that no other command waits for them
-    from jaxplan.validate.calibration import load
+    from jaxplan.machine.calibration import load
     from jaxplan.validate.fit import left_out
     from jaxplan.validate.predict import predict_all
     from jaxplan.validate.published import bundled, read
@@ -105,7 +105,7 @@ def _report(path: Path | None, part: str, left_by: str | None, everything: bool)
 
 def _fitted() -> Path:
     """Fits the calibration to the fitting set of the runs that come along; the file that it was written to."""
-    from jaxplan.validate import calibration
+    from jaxplan.machine import calibration
     from jaxplan.validate.fit import calibrated
     from jaxplan.validate.published import read
 

@@ -20,7 +20,7 @@ from jaxplan.compile.hlo_cost import FlopCount, FlopCounter
 from jaxplan.compile.kernels_cost import ATTENTION_BACKWARD, ATTENTION_FORWARD, BOOKKEEPING, KERNEL, MATMUL
 from jaxplan.compile.matmul_shape import gpu_padding, shape_of, tpu_padding
 from jaxplan.compile.memory_traffic import FREE, memory_traffic
-from jaxplan.machine.reached import MEMORY_FRACTION, attention_fraction, sustained_fraction
+from jaxplan.machine.reached import attention_fraction, memory_fraction, sustained_fraction
 from jaxplan.machine.topology import Machine
 
 # Chosen: the slow end. Five published runs of one configuration differ by 7%, releases of one program by more.
@@ -99,9 +99,9 @@ class OpCosts:
         gap = 0.0 if self._tpu else KERNEL_GAP_S
         return OpCost(
             _kind(flops),
-            max(compute, memory / MEMORY_FRACTION) + gap,
+            max(compute, memory / memory_fraction()) + gap,
             max(flops.total / peak, memory),
-            SPREAD * max(compute, memory / MEMORY_FRACTION) + gap,
+            SPREAD * max(compute, memory / memory_fraction()) + gap,
         )
 
     def _padding(self, instruction: Instruction) -> float:

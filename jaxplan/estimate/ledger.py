@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxplan.estimate.memory import PARTS
-from jaxplan.estimate.step import Estimates, waited_s
+from jaxplan.estimate.step import Estimates
 from jaxplan.plan.sharding import AXES
 
 
@@ -73,7 +73,7 @@ def estimate_of(estimates: Estimates, row: int, sizes: Sequence[int], bubble: fl
         else:
             times[name] += spent
     busy, hideable = float(estimates.busy_s[row]), sum(state.values())
-    exposed = float(waited_s(hideable, busy))
+    exposed = float(estimates.waited_s(hideable, busy))
     for name, spent in state.items():
         times[name] += exposed * spent / hideable if hideable else 0.0
     return Estimate(

@@ -5,8 +5,8 @@ prices any number of plans by one matrix product.
 
 Time has three values. `low`: everything that moves is hidden under what computes (the longer of the two), which runs at
 its peak. `high`: nothing is hidden, what computes runs at the rates that training steps reach (`machine.reached`).
-`value`: state that can be prefetched (weights, gradients) is hidden by half of what compute could hide (`waited_s`),
-activations that the next matmul waits for are not.
+`value`: of state that can be prefetched (weights, gradients) a calibrated share of what compute could hide is hidden
+(`waited_s`), activations that the next matmul waits for are not.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from jaxplan.estimate.network import Network, Prices
 from jaxplan.estimate.scheduler import SCHEDULERS
 from jaxplan.estimate.terms import VARIABLES, TermMatrix, total
 from jaxplan.estimate.view import View
-from jaxplan.machine.reached import MEMORY_FRACTION, attention_fraction, sustained_fraction
+from jaxplan.machine.reached import attention_fraction, hidden_share, memory_fraction, sustained_fraction
 from jaxplan.machine.topology import Machine
 
-HIDDEN_SHARE = 0.5      # chosen: halfway between the bounds, until a compile or a run says what is really hidden
 CHUNK = 4096    # plans priced at a time: the monomials of this many stay in the processor's cache
 
 
@@ -44,6 +43,7 @@ class Estimates:
         collective_s: float [plans, collectives]: time of each entry of `collectives` at the rates that measurements
             of such links reached; `ideal_collective_s` at the data sheet's.
         collective_bytes: float [plans, collectives].
+        hidden_share: of what could hide under compute, the part that does (`machine.reached`).
     """
 
     works: tuple[Work, ...]
@@ -57,6 +57,7 @@ class Estimates:
     ideal_collective_s: np.ndarray
     collective_s: np.ndarray
     collective_bytes: np.ndarray
+    hidden_share: float
 
     @cached_property
     def total_bytes(self) -> np.ndarray:
@@ -70,7 +71,11 @@ class Estimates:
     @cached_property
     def _step_s(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         ideal_s, moved_s = self.ideal_s.sum(axis=1), (self.ideal_collective_s, self.collective_s)
-        return step_s(ideal_s, self.busy_s, *moved_s, prefetchable(self.collectives))
+        return step_s(ideal_s, self.busy_s, *moved_s, prefetchable(self.collectives), self.hidden_share)
+
+    def waited_s(self, hideable_s: ArrayLike, busy_s: ArrayLike) -> np.ndarray:
+        """What a device waits for communication that could run while it computes."""
+        return waited_s(hideable_s, busy_s, self.hidden_share)
 
     @property
     def low_s(self) -> np.ndarray:
@@ -96,6 +101,7 @@ def step_s(
     ideal_collective_s: np.ndarray,
     collective_s: np.ndarray,
     hideable: np.ndarray,
+    hidden_share: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Low, value and high of plans' steps.
 
@@ -103,15 +109,16 @@ def step_s(
         ideal_s, busy_s: [plans], time that the device computes: at its peak, and at the rate that was measured.
         ideal_collective_s, collective_s: [plans, collectives].
         hideable: [collectives], as `prefetchable` says: what is not is waited for by the next matmul.
+        hidden_share: of what could hide, the part that does.
     """
     hidden_s, blocking_s = collective_s @ hideable, collective_s @ (1 - hideable)
     low_s = np.maximum(ideal_s, ideal_collective_s.sum(axis=1))
-    return low_s, busy_s + waited_s(hidden_s, busy_s) + blocking_s, busy_s + hidden_s + blocking_s
+    return low_s, busy_s + waited_s(hidden_s, busy_s, hidden_share) + blocking_s, busy_s + hidden_s + blocking_s
 
 
-def waited_s(hideable_s: ArrayLike, busy_s: ArrayLike) -> np.ndarray:
+def waited_s(hideable_s: ArrayLike, busy_s: ArrayLike, hidden_share: float) -> np.ndarray:
     """What a device waits for communication that could run while it computes: all but a share of what fits."""
-    return np.asarray(hideable_s, dtype=float) - HIDDEN_SHARE * np.minimum(hideable_s, busy_s)
+    return np.asarray(hideable_s, dtype=float) - hidden_share * np.minimum(hideable_s, busy_s)
 
 
 class Estimator:
@@ -167,6 +174,7 @@ class Estimator:
             ideal_collective_s=ideal_collective_s,
             collective_s=collective_s,
             collective_bytes=spent[2] * self._prices(network).moves[mesh],
+            hidden_share=hidden_share(self.machine),
         )
 
     def totals(self, variables: np.ndarray, mesh: np.ndarray, network: Network) -> np.ndarray:
@@ -178,7 +186,8 @@ class Estimator:
             ideal_s, busy_s = (each.sum(axis=1) for each in self._work_s(spent, some))
             ideal_moved_s, moved_s = self._collective_s(spent, some, on, network)
             out[i : i + CHUNK, 0] = held.max(axis=1)
-            times = step_s(ideal_s, busy_s, ideal_moved_s, moved_s, prefetchable(self.collectives))
+            hideable, share = prefetchable(self.collectives), hidden_share(self.machine)
+            times = step_s(ideal_s, busy_s, ideal_moved_s, moved_s, hideable, share)
             out[i : i + CHUNK, 1:] = np.column_stack(times)
         return out
 
@@ -194,7 +203,7 @@ class Estimator:
         peak_s = spent[0] / self._peaks
         if (hot := self._hot(variables, [entry.of_experts for entry in self.works])) is not None:
             hbm_s, peak_s = hot * hbm_s, hot * peak_s
-        return np.maximum(peak_s, hbm_s), np.maximum(peak_s / self._fractions, hbm_s / MEMORY_FRACTION)
+        return np.maximum(peak_s, hbm_s), np.maximum(peak_s / self._fractions, hbm_s / memory_fraction())
 
     def _collective_s(
         self, spent: list[np.ndarray], variables: np.ndarray, mesh: np.ndarray, network: Network

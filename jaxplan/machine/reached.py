@@ -1,40 +1,72 @@
 """What part of a chip's rates the parts of a training step reach. No JAX here.
 
-One place for the estimate of a plan and the timeline of a compiled one, so that both mean the same by a matmul's time.
+One place for the estimate of a plan, the timeline of a compiled one and the predictions of published runs, so that all
+mean the same by a matmul's time. The figures are the catalogue's measurements and the calibration
+(`profiling/calibrations/published.toml`: fitted to published step times, priors and sources beside the values).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from jaxplan.machine import calibration
+from jaxplan.machine.chip import Chip
 from jaxplan.machine.topology import Machine
 
-# Of the peak that fused attention kernels reach, and of the memory's rate that long passes reach: known before, from a
-# cost model of published steps (MaxText on v5e to tpu7x; Megatron, FSDP and others on A100, H100, B200).
-ATTENTION_FRACTION = {"tpu": 0.35, "gpu": 0.55}
-MEMORY_FRACTION = 0.75
-# Of the peak that matmuls reach on a TPU for which the catalogue has no figure: chosen, between v5e's and v6e's.
-TPU_MATMUL_FRACTION = 0.9
-# Of the best matmul's rate that a GPU's training steps sustain, under their power limit and with whatever kernels the
-# library picks: fitted to MaxText's five steps on H100 (profiling/published/recipes.toml, part `fit`).
-SUSTAINED_FRACTION = {"tpu": 1.0, "gpu": 0.7}
+# Chips of one silicon: the published figures are too few to tell their rates apart.
+SILICON = {
+    "a100-40": "a100", "a100-80": "a100", "a100-80-pcie": "a100",
+    "h100": "h100", "h200": "h100", "gh200": "h100", "h800": "h100", "h100-pcie": "h100", "h100-96-hbm2e": "h100-500w",
+    "b200": "b200", "b300": "b200", "gb200": "gb200", "gb300": "gb200",
+    "mi300x": "mi300", "mi325x": "mi300", "mi355x": "mi355",
+}  # fmt: skip
+# The best that large matmuls reach, of the peak, where the catalogue has no measurement of the chip: between those of
+# its kind that it has (TPU v6e 0.90 and 7x 0.83, whose peak is bound by power; GPUs 0.51 to 0.87).
+BEST_MATMUL = {"tpu": 0.95, "gpu": 0.80}
+BEST_NARROW = {"tpu": 0.95, "gpu": 0.72}
+
+
+def silicon(chip: Chip) -> str:
+    """What the calibration calls the chip."""
+    return SILICON.get(chip.id, chip.id)
 
 
 def matmul_fraction(machine: Machine, dtype: str = "") -> float:
-    """The part of the peak that the best matmul reached when somebody measured this chip; 1 on GPUs where nobody has.
+    """The part of the peak that the best matmul reached when somebody measured this chip, or chips of its kind.
 
     Args:
-        dtype: of the operands; where nobody measured it, what is known of other dtypes stands for it.
+        dtype: of the operands.
     """
-    measured = machine.chip.measured
-    narrow = measured.get("matmul_float8_fraction") if dtype.startswith("float8") else None
-    usual = TPU_MATMUL_FRACTION if machine.kind == "tpu" else 1.0
-    return narrow if narrow is not None else measured.get("matmul_fraction", usual)
+    measured, kind = machine.chip.measured, machine.kind
+    if dtype.startswith("float8") and kind == "gpu":
+        return measured.get("matmul_float8_fraction", BEST_NARROW[kind])
+    return measured.get("matmul_fraction", BEST_MATMUL[kind])
 
 
 def sustained_fraction(machine: Machine, dtype: str = "") -> float:
-    """The part of the peak that the matmuls of a training step reach."""
-    return matmul_fraction(machine, dtype) * SUSTAINED_FRACTION[machine.kind]
+    """The part of the peak that the matmuls of a training step reach, less what their shapes cost."""
+    known, chip = _known(), silicon(machine.chip)
+    narrow = dtype.startswith("float8") and machine.kind == "gpu"
+    own = known.get(f"{'narrow' if narrow else 'matmul'}.{chip}", 1.0)
+    return matmul_fraction(machine, dtype) * known[f"sustained.{machine.kind}"] * own
 
 
 def attention_fraction(machine: Machine) -> float:
-    """The part of the peak that fused attention reaches."""
-    return machine.chip.measured.get("attention_fraction", ATTENTION_FRACTION[machine.kind])
+    """The part of the peak that fused attention reaches in programs that XLA compiles."""
+    known, chip = _known(), silicon(machine.chip)
+    names = (f"attention.{chip}.xla-{machine.kind}", f"attention.{chip}", f"attention.{machine.kind}")
+    return next(known[name] for name in names if name in known)
+
+
+def memory_fraction() -> float:
+    """The part of the memory's rate that long passes reach."""
+    return _known()["memory"]
+
+
+def hidden_share(machine: Machine) -> float:
+    """The share of the movement of weights and gradients that fits under compute and is hidden by it."""
+    return _known()[f"state_overlap.xla-{machine.kind}"]
+
+
+def _known() -> Mapping[str, float]:
+    return calibration.load().values

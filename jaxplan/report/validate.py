@@ -24,7 +24,7 @@ CALIBRATED = "calibrated on the fitting set"
 
 
 class Parameter(Protocol):
-    """A number of the calibration (`validate.calibration.Parameter`)."""
+    """A number of the calibration (`machine.calibration.Parameter`)."""
 
     @property
     def name(self) -> str: ...

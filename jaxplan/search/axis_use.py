@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxplan.estimate.communication import Traffic
 from jaxplan.estimate.network import Network, Prices
-from jaxplan.estimate.step import Estimates, Estimator, waited_s
+from jaxplan.estimate.step import Estimates, Estimator
 from jaxplan.machine.links import Links
 from jaxplan.machine.placement import Placement
 from jaxplan.plan.plan import Plan
@@ -96,7 +96,7 @@ def moved_by(found: Estimates, variables: np.ndarray, plan: Plan) -> tuple[Moved
     """The collectives that move something, the longest first."""
     hidden = np.array([entry.prefetchable for entry in found.collectives], dtype=bool)
     hideable, busy = float(found.collective_s[0, hidden].sum()), float(found.busy_s[0])
-    exposed = float(waited_s(hideable, busy)) / hideable if hideable else 0.0
+    exposed = float(found.waited_s(hideable, busy)) / hideable if hideable else 0.0
     large = large_axes(plan)
     sums: dict[tuple[str, tuple[str, ...], str], np.ndarray] = defaultdict(lambda: np.zeros(4))
     for i, entry in enumerate(found.collectives):

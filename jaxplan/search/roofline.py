@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxplan.errors import InputError
 from jaxplan.estimate.step import Estimates
-from jaxplan.machine.reached import MEMORY_FRACTION, attention_fraction, sustained_fraction
+from jaxplan.machine.reached import attention_fraction, memory_fraction, sustained_fraction
 from jaxplan.machine.topology import Machine
 from jaxplan.workload.table import Table
 
@@ -89,7 +89,7 @@ def chip_of(machine: Machine, table: Table) -> Chip:
         sustained_fraction(machine, table.compute_dtype),
         machine.device_hbm_bytes_per_s,
         attention_fraction(machine),
-        MEMORY_FRACTION,
+        memory_fraction(),
     )
 
 

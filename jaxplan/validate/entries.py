@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jaxplan.machine.reached import matmul_fraction, silicon
 from jaxplan.validate.choices import is_narrow
 from jaxplan.validate.facts import Case
 
-#: Chips of one silicon: the published figures are too few to tell their rates apart.
-SILICON = {
-    "a100-40": "a100", "a100-80": "a100", "a100-80-pcie": "a100",
-    "h100": "h100", "h200": "h100", "gh200": "h100", "h800": "h100", "h100-pcie": "h100", "h100-96-hbm2e": "h100-500w",
-    "b200": "b200", "b300": "b200", "gb200": "gb200", "gb300": "gb200",
-    "mi300x": "mi300", "mi325x": "mi300", "mi355x": "mi355",
-}  # fmt: skip
-#: The best that large matmuls reached, of the peak, where the catalogue has no measurement of the chip.
-BEST_MATMUL = {"tpu": 0.95, "gpu": 0.80}
-BEST_NARROW = {"tpu": 0.95, "gpu": 0.72}
 #: Fabrics whose transfers the host's processor drives.
 ONLOAD = ("Omni-Path", "A3 High")
 
@@ -30,17 +21,13 @@ class Entry:
     names: tuple[str, ...]
 
 
-def silicon(case: Case) -> str:
-    return SILICON.get(case.machine.chip.id, case.machine.chip.id)
-
-
 def entries(case: Case, known: Mapping[str, float]) -> dict[str, Entry]:
     """For every field of `Rates` the parameters that make it up.
 
     Args:
         known: names of the calibration's parameters; of several candidates the first known one is taken.
     """
-    kind, chip, profile = case.machine.kind, silicon(case), case.profile.calibrated_as
+    kind, chip, profile = case.machine.kind, silicon(case.machine.chip), case.profile.calibrated_as
     choices = case.facts.choices
 
     def first(*names: str) -> Entry:
@@ -50,7 +37,7 @@ def entries(case: Case, known: Mapping[str, float]) -> dict[str, Entry]:
     tensor = "async" if choices.tensor_overlap and kind == "gpu" else kind
     eager = kind == "gpu" and profile == "fsdp" and not choices.compiled
     return {
-        "matmul": _times(_best(case, "matmul_fraction", BEST_MATMUL[kind]), f"matmul.{chip}", known),
+        "matmul": _wide(case, chip, known),
         "narrow_matmul": _narrow(case, chip, known),
         "sustained": _sustained(case, kind),
         "attention": first(f"attention.{chip}.{profile}", f"attention.{chip}", f"attention.{kind}"),
@@ -81,12 +68,6 @@ def entries(case: Case, known: Mapping[str, float]) -> dict[str, Entry]:
     }
 
 
-def _best(case: Case, figure: str, otherwise: float) -> float:
-    if case.measured_matmul is not None:
-        return case.measured_matmul
-    return case.machine.chip.measured.get(figure, otherwise)
-
-
 def _times(factor: float, name: str, known: Mapping[str, float]) -> Entry:
     return Entry(factor, (name,) if name in known else ())
 
@@ -96,16 +77,20 @@ def _sustained(case: Case, kind: str) -> Entry:
     return Entry(1.0, ()) if case.measured_matmul is not None else Entry(1.0, (f"sustained.{kind}",))
 
 
+def _wide(case: Case, chip: str, known: Mapping[str, float]) -> Entry:
+    measured = case.measured_matmul
+    return _times(measured if measured is not None else matmul_fraction(case.machine), f"matmul.{chip}", known)
+
+
 def _narrow(case: Case, chip: str, known: Mapping[str, float]) -> Entry:
-    kind, words = case.machine.kind, (case.run.precision or "").lower()
-    if kind == "tpu" or not is_narrow(case.run):
-        return _times(_best(case, "matmul_fraction", BEST_NARROW[kind]), f"matmul.{chip}", known)
+    words = (case.run.precision or "").lower()
+    if case.machine.kind == "tpu" or not is_narrow(case.run):
+        return _wide(case, chip, known)
     if "fp4" in words:
         return Entry(1.0, ("narrow.float4",))
-    best = case.machine.chip.measured.get("matmul_float8_fraction", BEST_NARROW[kind])
-    names = [next((n for n in (f"narrow.{case.machine.chip.id}", f"narrow.{chip}") if n in known), "")]
-    names += ["narrow.blocks"] if words.startswith("mx") else []
-    return Entry(best, tuple(name for name in names if name in known))
+    own = next((n for n in (f"narrow.{case.machine.chip.id}", f"narrow.{chip}") if n in known), "")
+    blocks = "narrow.blocks" if words.startswith("mx") else ""
+    return Entry(matmul_fraction(case.machine, "float8"), tuple(name for name in (own, blocks) if name in known))
 
 
 def _fabric(case: Case) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from jaxplan.estimate.shapes.step import ledger_of
-from jaxplan.validate.calibration import Calibration, Parameter
+from jaxplan.machine.calibration import Calibration, Parameter
 from jaxplan.validate.conventions import published_step_s
 from jaxplan.validate.predict import Batch, cases_of, rows_of, unpredicted
 from jaxplan.validate.published import PublishedRun
@@ -24,7 +24,7 @@ from jaxplan.validate.split import explains, part_of, series_of, source_of
 NOISE = 0.08            # of one published figure: runs of one identical configuration spread by 7%
 SOFT = 0.10             # errors beyond this count linearly
 WEIGHT_OF_GRADE = {"A": 1.0, "B": 0.7, "C": 0.3}
-COVERAGE = 0.96
+COVERAGE = 0.98
 STEP = 0.02             # of a deviation, for differences
 BY: dict[str, Callable[[PublishedRun], str]] = {"source": source_of, "framework": lambda run: run.framework}
 

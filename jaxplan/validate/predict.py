@@ -13,7 +13,7 @@ import numpy as np
 from jaxplan.estimate.shapes.facts import Facts, Model, stack
 from jaxplan.estimate.shapes.rates import Rates
 from jaxplan.estimate.shapes.step import Step, step
-from jaxplan.validate.calibration import Calibration
+from jaxplan.machine.calibration import Calibration
 from jaxplan.validate.conventions import model_flops_per_token, published_step_s
 from jaxplan.validate.entries import entries
 from jaxplan.validate.facts import Case, case_of

@@ -10,6 +10,7 @@ from jaxplan.errors import InputError
 from jaxplan.machine import catalogue
 from jaxplan.machine.collectives import seconds
 from jaxplan.machine.placement import place
+from jaxplan.machine.reached import hidden_share
 from jaxplan.plan.plan import MeshAxis, Plan, mesh_axes
 from jaxplan.plan.record import MemoryLedger, Part, PlanRecord, TimeLedger
 from jaxplan.search.explain import Correction, anatomy, correction
@@ -112,7 +113,7 @@ def test_axes_that_trade_places_cost_what_the_other_links_cost(workload, table):
     waits += sum(m.seconds for m in both if m.what == "activations")
     hides = sum(own_prices(hideable[a], links[b]) for a, b in (("fsdp", "tensor"), ("tensor", "fsdp")))
     hides += sum(m.seconds for m in both if m.what != "activations")
-    assert math.isclose(tensor.trades[0].step_s, busy + hides - min(busy, hides) / 2 + waits)
+    assert math.isclose(tensor.trades[0].step_s, busy + hides - hidden_share(H100) * min(busy, hides) + waits)
     assert fsdp.trades[0].step_s == tensor.trades[0].step_s != found.estimate.value_s
 
 

