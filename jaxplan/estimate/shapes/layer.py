@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxplan.estimate.shapes.dense import feed_forward_s, projections_s
 from jaxplan.estimate.shapes.experts import experts_s, moved_s
-from jaxplan.estimate.shapes.facts import Facts, Number
+from jaxplan.estimate.shapes.facts import Chip, Facts, Number
 from jaxplan.estimate.shapes.rates import Rates, stream_s, whole
 
 # Matmuls of the backward core over the forward's two: five where scores are computed again (Dao 2023,
@@ -16,6 +16,9 @@ from jaxplan.estimate.shapes.rates import Rates, stream_s, whole
 FLASH_BACKWARD = 2.5
 PLAIN_BACKWARD = 2.0
 WEIGHT_GRADIENT = 1.06
+# A multiprocessor has 16 special function units (NVIDIA, CUDA C++ Programming Guide, throughput of native arithmetic
+# instructions), each an exponential a clock; clocks under load are 1.4 (A100) to 1.9 GHz (B200).
+EXPONENTIALS_PER_S = 16 * 1.75e9
 LANES = 128                 # a TPU pads a head's width to its lanes
 TPU_BLOCK = 512             # keys of one block of splash attention (MaxText, base.yml: sa_block_kv)
 SCORE_BYTES = 13            # of unfused attention, per score: a matmul writes, softmax and dropout pass, a matmul reads
@@ -55,7 +58,8 @@ def core_s(facts: Facts, rates: Rates) -> tuple[Number, Number]:
         habits.causal_attention > 0, model.pairs(layout.seq) + diagonal, model.pairs(layout.seq, causal=False)
     )
     qk, v = (np.where(tpu, whole(width, LANES), width) for width in (model.qk_dim, model.v_dim))
-    flops = 2 * layout.tokens * pairs * model.heads / layout.tensor * (qk + v)
+    widths = np.maximum(qk + v, narrowest(chip))
+    flops = 2 * layout.tokens * pairs * model.heads / layout.tensor * widths
     fused = flops / (chip.flops_per_s * rates.attention)
     scores = layout.tokens * layout.seq * model.heads / layout.tensor
     passes = stream_s(chip, rates, SCORE_BYTES * scores) * rates.scores
@@ -64,6 +68,15 @@ def core_s(facts: Facts, rates: Rates) -> tuple[Number, Number]:
     fused = fused * crooked
     is_fused = habits.fused_attention > 0
     return np.where(is_fused, fused, plain), np.where(is_fused, FLASH_BACKWARD * fused, PLAIN_BACKWARD * plain)
+
+
+def narrowest(chip: Chip) -> Number:
+    """Widths of keys and values, together, under which a GPU's attention waits for the exponentials of its scores.
+
+    A score takes 2 (qk + v) FLOPs and one exponential: on H100 they take equally long at 134, on B200 at 270 (Shah et
+    al. 2024, arXiv:2407.08608, section 3.1, has 3.9e12 exponentials a second for 989e12 FLOPs on H100).
+    """
+    return np.where(chip.tpu > 0, 0.0, chip.flops_per_s / (2 * chip.cores * EXPONENTIALS_PER_S))
 
 
 def streamed_bytes(facts: Facts, hidden: Number) -> Number:
