@@ -3,7 +3,8 @@
     python benchmarks/compiled_published.py [--only TEXT] [--plans] [--write]
 
 The runs of profiling/published/recipes.toml are compiled as the reference decoder by their machine's own compiler, with
-the flags of their recipes, and the schedule is timed (`compile.timeline`). With --plans the 24 plans of
+the flags of their recipes, and the schedule is timed (`compile.timeline`); to that comes what a training loop measures
+beside it (`machine.reached.measured_step_s`). With --plans the 24 plans of
 `compiled_accuracy.py` are compiled as well: rank correlation of estimated and compiled times, and what makes the
 difference where it is over 20%. With --write everything goes to profiling/calibrations/compiled_published.json. A
 quarter of an hour for the runs, half an hour for the plans on one core; known compiles come from the cache.
@@ -29,9 +30,12 @@ from jaxplan.compile.tiers import Tiers
 from jaxplan.estimate.ledger import Estimate
 from jaxplan.estimate.single import estimate_plan
 from jaxplan.machine import catalogue
+from jaxplan.machine.reached import measured_step_s
 from jaxplan.plan.plan import Plan, mesh_axes
 from jaxplan.plan.record import installed_versions
 from jaxplan.units import GIB
+from jaxplan.validate import published
+from jaxplan.validate.split import part_of
 from jaxplan.workload.shape import ModelShape, Workload
 
 ROOT = Path(__file__).parent.parent
@@ -55,6 +59,11 @@ class Run:
     @property
     def id(self) -> str:
         return self.row["id"]
+
+    @property
+    def part(self) -> str:
+        """The set of split.toml that the run is in: `fit` or `check`."""
+        return part_of(published.PublishedRun(**self.row))
 
     @property
     def step_time_s(self) -> float:
@@ -128,29 +137,32 @@ def compared(run: Run) -> dict | None:
     if (found := proved(run.plan())) is None:
         return None
     expected, evidence = found
-    schedule, published = evidence.schedule, run.step_time_s
+    schedule, measured = evidence.schedule, run.step_time_s
     if schedule is None:
         print(f"{run.id}: {evidence.status}: {evidence.message}")
         return None
+    machine = run.plan().machine
+    value_s, high_s = (measured_step_s(machine, seconds) for seconds in (schedule.value_s, schedule.high_s))
     result = {
         "id": run.id,
-        "part": run.recipe["part"],
-        "kind": run.plan().machine.kind,
-        "published_s": published,
-        "compiled_s": schedule.value_s,
+        "part": run.part,
+        "kind": machine.kind,
+        "published_s": measured,
+        "compiled_s": value_s,
         "low_s": schedule.low_s,
-        "high_s": schedule.high_s,
-        "error": schedule.value_s / published - 1,
-        "inside": schedule.low_s <= published <= schedule.high_s,
+        "high_s": high_s,
+        "error": value_s / measured - 1,
+        "inside": schedule.low_s <= measured <= high_s,
+        "schedule_s": schedule.value_s,
         "estimated_s": expected.value_s,
         "memory_bytes": evidence.total_bytes,
         "ledger_s": dict(schedule.ledger),
         "communication_s": dict(schedule.communication),
         "differs": run.recipe.get("differs", ""),
     }
-    bounds = f"[{schedule.low_s:.3f}, {schedule.high_s:.3f}]"
+    bounds = f"[{schedule.low_s:.3f}, {high_s:.3f}]"
     print(
-        f"{run.id:<40} {result['part']:<5} {published:8.3f} s, compiled {schedule.value_s:8.3f} {bounds}"
+        f"{run.id:<40} {result['part']:<5} {measured:8.3f} s, compiled {value_s:8.3f} {bounds}"
         f" ({result['error']:+.1%}), estimated {expected.value_s:8.3f}, {(evidence.total_bytes or 0) / GIB:.1f} GiB",
         flush=True,
     )

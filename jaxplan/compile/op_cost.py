@@ -20,7 +20,13 @@ from jaxplan.compile.hlo_cost import FlopCount, FlopCounter
 from jaxplan.compile.kernels_cost import ATTENTION_BACKWARD, ATTENTION_FORWARD, BOOKKEEPING, KERNEL, MATMUL
 from jaxplan.compile.matmul_shape import gpu_padding, shape_of, tpu_padding
 from jaxplan.compile.memory_traffic import FREE, memory_traffic
-from jaxplan.machine.reached import attention_fraction, memory_fraction, sustained_fraction
+from jaxplan.machine.reached import (
+    attention_fraction,
+    memory_fraction,
+    saturation,
+    sustained_fraction,
+    wave_share,
+)
 from jaxplan.machine.topology import Machine
 
 # Chosen: the slow end. Five published runs of one configuration differ by 7%, releases of one program by more.
@@ -95,7 +101,7 @@ class OpCosts:
         matmul = flops.total - attention
         compute = attention / (peak * attention_fraction(self._machine))
         if matmul:
-            compute += matmul / (peak * sustained_fraction(self._machine, dtype)) * self._padding(instruction)
+            compute += matmul / (peak * sustained_fraction(self._machine, dtype)) * self._padding(instruction, dtype)
         gap = 0.0 if self._tpu else KERNEL_GAP_S
         return OpCost(
             _kind(flops),
@@ -104,15 +110,17 @@ class OpCosts:
             SPREAD * max(compute, memory / memory_fraction()) + gap,
         )
 
-    def _padding(self, instruction: Instruction) -> float:
-        """Executed over useful work of an instruction's first matmul, on which the shape of all in it is modelled."""
+    def _padding(self, instruction: Instruction, dtype: str) -> float:
+        """Executed over useful work of an instruction's first matmul, whose shape stands for all in it."""
         found = self._first_matmul(instruction)
         count = self._flops.of_instruction(found) if found is not None else None
         shape = shape_of(found, count.total) if found is not None and count is not None else None
         if shape is None:
             return 1.0
-        chip = self._machine.chip
-        return tpu_padding(shape, chip.mxu_size) if self._tpu else gpu_padding(shape, chip.core_count)
+        machine, chip = self._machine, self._machine.chip
+        gpu = not self._tpu
+        fill = gpu_padding(shape, chip.core_count, wave_share(machine)) if gpu else tpu_padding(shape, chip.mxu_size)
+        return fill * shape.started(saturation(machine, dtype))
 
     def _main_memory_bytes(self, instruction: Instruction) -> int:
         """What a TPU keeps in VMEM, a memory space of its own, costs no HBM traffic."""

@@ -7,6 +7,7 @@ mean the same by a matmul's time. The figures are the catalogue's measurements a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from jaxplan.machine import calibration
@@ -51,6 +52,18 @@ def sustained_fraction(machine: Machine, dtype: str = "") -> float:
     return matmul_fraction(machine, dtype) * known[f"sustained.{machine.kind}"] * own
 
 
+def wave_share(machine: Machine) -> float:
+    """The share of a GPU's wave quantisation that its schedulers do not win back."""
+    known = _known()
+    return known.get(f"wave.{silicon(machine.chip)}", known["wave"])
+
+
+def saturation(machine: Machine, dtype: str = "") -> float:
+    """Elements of a matmul's inner loop in whose time its pipeline or array could have filled and drained."""
+    narrow = "narrow_" if dtype.startswith("float8") else ""
+    return _known()[f"{narrow}saturation.{machine.kind}"]
+
+
 def attention_fraction(machine: Machine) -> float:
     """The part of the peak that fused attention reaches in programs that XLA compiles."""
     known, chip = _known(), silicon(machine.chip)
@@ -61,6 +74,17 @@ def attention_fraction(machine: Machine) -> float:
 def memory_fraction() -> float:
     """The part of the memory's rate that long passes reach."""
     return _known()["memory"]
+
+
+def measured_step_s(machine: Machine, seconds: float) -> float:
+    """What a training loop measures where a program takes the devices so long.
+
+    The host's work on each step is added, and the wait for the slowest of n hosts: the expected maximum of n normal
+    variables is about sqrt(2 ln n) standard deviations above their mean.
+    """
+    known = _known()
+    slowest = known["jitter"] * math.sqrt(2 * math.log(machine.hosts))
+    return (seconds + known["fixed_s"]) * (1 + slowest)
 
 
 def hidden_share(machine: Machine) -> float:

@@ -49,6 +49,19 @@ def test_tiles_and_waves_of_gpus(rows, columns, inner, expected):
     assert gpu_padding(MatmulShape(1, rows, inner, columns), 0) == 1.0
 
 
+def test_what_schedulers_win_back_of_the_last_wave():
+    """133 tiles on 132 cores are two waves of which half is idle: of the 131 tiles' worth, so much stays."""
+    shape = MatmulShape(1, 128 * 133, 4096, 256)
+    assert gpu_padding(shape, 132, 0.5) == pytest.approx(1 + 0.5 * 131 / 133, rel=1e-9)
+    assert gpu_padding(shape, 132, 0.0) == 1.0
+
+
+def test_filling_and_draining_costs_part_of_each_loop():
+    """300 elements of each of three loops of 1000, 2000 and 4000: their mean of 0.3, 0.15 and 0.075."""
+    assert MatmulShape(1, 1000, 2000, 4000).started(300.0) == pytest.approx(1 + (0.3 + 0.15 + 0.075) / 3, rel=1e-12)
+    assert MatmulShape(1, 1000, 2000, 4000).started(0.0) == 1.0
+
+
 @pytest.mark.parametrize(
     "dims, expected",
     [((4096, 512, 1024), 1.0), ((4096, 64, 1024), 2.0), ((1000, 64, 128), 2 * 1024 / 1000), ((64, 64, 4096), 4.0)],
