@@ -96,7 +96,9 @@ def load(where: Path | None = None) -> Calibration:
 
 ABOUT = """\
 # Parameters of the predictions of published runs. Priors and their widths come from the sources beside them; values
-# were fitted to the fitting set of profiling/published/split.toml by `python -m jaxplan validate --fit`.
+# were fitted to the fitting set of profiling/published/split.toml by `python -m jaxplan validate --fit`. Read for this
+# file were stas00/ml-engineering (through meshes/), AI-Hypercomputer/tpu-recipes (through meshes/) and
+# MooreThreads/SimuMax; the other sources are named from what is known of them and were not read again.
 """
 
 

@@ -14,8 +14,8 @@ from jaxplan.estimate.shapes.rates import Rates, matmul_s, stream_s
 
 WEIGHT_BYTES = 2.0              # gathered in 16 bits
 CONTEXT_EXPOSED = 0.6           # of keys and values: the rest hides under the blocks of attention that are there
-# Launches of one layer of experts (router, permutation, grouped matmuls), forward and backward; every
-# further local expert adds its part. Counted in the eager code of Megatron-Core's dispatcher and experts.
+# Chosen: launches of one eager layer of experts (router, permutation, grouped matmuls), forward and backward, and local
+# experts that double them. Only their product with the calibrated `host_s` counts.
 LAUNCHES_FORWARD, LAUNCHES_BACKWARD, LAUNCHES_EXPERTS = 180, 300, 64
 
 
