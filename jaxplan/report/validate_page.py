@@ -16,10 +16,10 @@ COMMAND = "python -m jaxplan validate --page docs/accuracy.md"
 INTRODUCTION = """\
 Step times and memory that jaxplan predicts, beside what others measured and published. Every run of the file is here:
 one that cannot be predicted is listed with the reason, one whose published figure is doubtful is kept, with the doubt.
-Runs are split by series and source into a fitting and a checking set (`profiling/published/split.toml`); no parameter was
-fitted to the checking set. The formulas themselves were written by people who saw the errors of both: leaving out whole
-sources and frameworks, below, says how far the parameters carry, and only runs that are not in this file how far the
-formulas do."""
+Runs are split by series and source into a fitting and a checking set (`profiling/published/split.toml`); no parameter
+was fitted to the checking set. The formulas themselves were written by people who saw the errors of both: leaving out
+whole sources and frameworks, below, says how far the parameters carry, and only runs that are not in this file how far
+the formulas do."""
 
 
 def validate_page(report: ValidateReport, worst: int) -> str:

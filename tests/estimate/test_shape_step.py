@@ -1,0 +1,118 @@
+"""The step of a run that is only a shape: pipelines, replicas, bounds, arrays."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shape_facts import ALONE, IDEAL, LINK, MIXTURE, MODEL, facts
+
+from jaxplan.estimate.shapes.facts import Facts, stack
+from jaxplan.estimate.shapes.rates import Rates
+from jaxplan.estimate.shapes.step import ledger_of, step
+
+REAL = replace(
+    IDEAL, matmul=0.8, sustained=0.9, attention=0.5, memory=0.8, link=0.8, network=0.8, state_overlap=0.7,
+    tensor_overlap=0.2, expert_overlap=0.1, launch_s=4e-6, fixed_s=0.01, wave=0.5, saturation=200, jitter=0.01,
+)  # fmt: skip
+
+
+def whole(name, found):
+    return float(np.sum(list(found.values()))) if name is None else float(found[name])
+
+
+@pytest.mark.parametrize(("stage", "repeats", "microbatches"), [(4, 1, 8), (8, 1, 64), (4, 2, 8), (8, 8, 16)])
+def test_the_bubble_of_a_pipeline(stage, repeats, microbatches):
+    """(p - 1) / (v m) of the busy time, where nothing else is (Narayanan et al. 2021, arXiv:2104.04473, section 2.2)."""
+    tiny = replace(MODEL, layers=64, dense_layers=64, vocab=1)
+    sent = replace(ALONE, bytes_per_s=1e30)
+    run = facts(tiny, stage=stage, repeats=repeats, microbatches=microbatches, send_group=sent)
+    found = ledger_of(run, replace(IDEAL, latency=0))
+    busy = sum(whole(n, found) for n in ("matmul", "attention", "memory-bound"))
+    assert whole("bubble", found) / busy == pytest.approx((stage - 1) / (repeats * microbatches), rel=1e-3)
+
+
+def test_the_last_stage_holds_the_others_up():
+    """With one microbatch at a time in flight, the loss of every one of them is waited for by all stages."""
+    sent = replace(ALONE, bytes_per_s=1e30)
+    found = ledger_of(facts(stage=4, microbatches=32, send_group=sent), IDEAL)
+    alone = ledger_of(facts(microbatches=32), IDEAL)
+    without = ledger_of(facts(replace(MODEL, vocab=1e-6), microbatches=32), IDEAL)
+    loss = sum(whole(name, alone) - whole(name, without) for name in ("matmul", "memory-bound"))
+    assert whole("imbalance", found) == pytest.approx(loss, rel=0.02)     # a vocabulary of one still has its rows read
+
+
+def test_replicas_move_gradients_and_weights_once_a_step():
+    found = ledger_of(facts(data=8, data_group=LINK), IDEAL)
+    moved = 1e-5 + 7 / 8 * (4 + 2) * float(MODEL.parameters) / 100e9
+    assert whole("data", found) == pytest.approx(moved)
+    hidden = ledger_of(facts(data=8, data_group=LINK), replace(IDEAL, state_overlap=1))
+    assert whole("data", hidden) == 0 or whole("data", hidden) < moved
+
+
+def test_optimizer_state_is_read_and_written():
+    """Weights and two moments of 4 bytes, read and written, and gradients and weights: 32 bytes a parameter."""
+    found = ledger_of(facts(), IDEAL)
+    assert whole("optimizer", found) == pytest.approx(32 * float(MODEL.parameters) / 3e12)
+    sharded = ledger_of(facts(data=8, data_group=LINK, choices={"zero_stage": 1}), IDEAL)
+    assert whole("optimizer", sharded) == pytest.approx(whole("optimizer", found) / 8)
+
+
+def test_the_slowest_of_n_hosts_sets_the_pace():
+    """The expected maximum of n normal variables is near sqrt(2 ln n) deviations: drawn for 128 hosts."""
+    one, many = (ledger_of(facts(devices=n), replace(IDEAL, jitter=0.01)) for n in (8, 1024))
+    assert whole("stragglers", one) == 0
+    drawn = np.random.default_rng(1).normal(size=(20_000, 128)).max(axis=1).mean()
+    rest = whole(None, many) - whole("stragglers", many)
+    assert whole("stragglers", many) / rest / 0.01 == pytest.approx(drawn, rel=0.25)
+
+
+sizes = st.fixed_dictionaries(
+    {
+        "tensor": st.sampled_from([1, 2, 8]),
+        "stage": st.sampled_from([1, 2, 8]),
+        "fsdp": st.sampled_from([1, 8]),
+        "microbatches": st.integers(1, 64),
+        "micro_batch": st.integers(1, 8),
+        "seq": st.sampled_from([1024, 4096, 32768]),
+    }
+)
+
+
+def spread(size: dict) -> Facts:
+    """A run of those sizes, its groups on links where they have more than one member."""
+    on = {f"{name}_group": replace(LINK, size=size[name]) for name in ("tensor", "fsdp") if size[name] > 1}
+    model = MIXTURE if size["seq"] == 4096 else MODEL
+    return facts(model, send_group=replace(LINK, size=2), expert_fsdp_group=on.get("fsdp_group", ALONE), **size, **on)
+
+
+@given(sizes)
+def test_bounds_and_sums(size):
+    found = step(spread(size), REAL)
+    assert float(found.low) <= float(found.value) * (1 + 1e-12) <= float(found.high) * (1 + 1e-9)
+    assert all(np.all(np.asarray(line) >= 0) and np.all(np.isfinite(line)) for line in found.ledger.values())
+    assert float(sum(found.ledger.values())) == pytest.approx(float(found.value))
+
+
+@given(sizes)
+def test_more_is_never_faster(size):
+    """More bandwidth or a faster chip never slows a step; more recomputation never makes one faster."""
+    base = spread(size)
+    value = float(step(base, REAL).value)
+    again = replace(base.choices, recompute_mlp=1, recompute_qkv=1, recompute_core=1, recompute_rest=1)
+    assert float(step(replace(base, choices=again), REAL).value) >= value
+    wider = replace(base.chip, hbm_bytes_per_s=6e12)
+    assert float(step(replace(base, chip=wider), REAL).value) <= value * (1 + 1e-12)
+    assert float(step(base, replace(REAL, link=1.0)).value) <= value * (1 + 1e-12)
+    assert float(step(base, replace(REAL, state_overlap=0.9)).value) <= value * (1 + 1e-12)
+
+
+def test_arrays_are_their_runs_one_by_one():
+    same = {"microbatches": 8, "micro_batch": 2, "seq": 4096}
+    mixed = [(t, p, f) for t in (1, 8) for p in (1, 4) for f in (1, 8)]
+    runs = [spread({"tensor": t, "stage": p, "fsdp": f} | same) for t, p, f in mixed]
+    together = step(stack(runs), stack([REAL] * len(runs)))
+    alone = [float(step(run, REAL).value) for run in runs]
+    np.testing.assert_allclose(together.value, alone, rtol=1e-12)
+    assert isinstance(stack([REAL]), Rates)
