@@ -24,7 +24,7 @@ def whole(name, found):
 
 @pytest.mark.parametrize(("stage", "repeats", "microbatches"), [(4, 1, 8), (8, 1, 64), (4, 2, 8), (8, 8, 16)])
 def test_the_bubble_of_a_pipeline(stage, repeats, microbatches):
-    """(p - 1) / (v m) of the busy time, where nothing else is (Narayanan et al. 2021, arXiv:2104.04473, section 2.2)."""
+    """(p - 1) / (v m) of the busy time (Narayanan et al. 2021, arXiv:2104.04473, section 2.2) and nothing else."""
     tiny = replace(MODEL, layers=64, dense_layers=64, vocab=1)
     sent = replace(ALONE, bytes_per_s=1e30)
     run = facts(tiny, stage=stage, repeats=repeats, microbatches=microbatches, send_group=sent)
