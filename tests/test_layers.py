@@ -134,6 +134,7 @@ def test_modules_stay_readable(path: Path) -> None:
         "import jaxplan.estimate.step, jaxplan.search.progress, jaxplan.search.space",
         "from jaxplan.cli.main import main; sys.argv[1:] = ['--help']; exit_code(main)",
         "from jaxplan.cli.main import main; sys.argv[1:] = ['catalog', 'chips', 'h100']; exit_code(main)",
+        "from jaxplan.cli.main import main; sys.argv[1:] = ['validate', '--json']; exit_code(main)",
     ],
 )
 def test_no_jax_is_imported(code: str) -> None:
