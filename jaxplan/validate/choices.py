@@ -61,12 +61,11 @@ def _maxtext(words: str) -> Recompute | None:
     if "save_qkv" in words:
         return (1.0, 0.0, 1.0, 1.0, 1.0)
     if words.startswith("custom"):
-        kept_core = "context" in words or "out_proj" in words
         return (
             2 / 3 if "mlpwo" in words else 1.0,
             0.0 if "q/k/v" in words or "qkv" in words else 1.0,
             0.0 if "out_proj" in words else 1.0,
-            0.0 if kept_core else 1.0,
+            0.0 if "context" in words else 1.0,     # the output projection's gradient needs its input
             1.0,
         )
     return None

@@ -8,7 +8,8 @@ from jaxplan.estimate.shapes.facts import Model
 from jaxplan.units import TERA
 from jaxplan.validate.published import PublishedRun
 
-UNKNOWN = (None, "none", "unspecified")
+UNKNOWN = ("none", "unspecified")
+CAUSAL = ("causal", "lora")     # every release that publishes LoRA counts the causal half
 
 
 def model_flops_per_token(model: Model, seq: float, causal: bool = False) -> float:
@@ -38,13 +39,13 @@ def counted_flops_per_token(run: PublishedRun, model: Model) -> float | None:
     The conventions are those of `[flop_conventions]` in `profiling/published/runs.toml`.
     """
     convention, seq = run.flop_convention or "none", float(run.seq_len or 0)
-    if convention in UNKNOWN:
+    if convention in UNKNOWN or convention.endswith("_unclear"):
         return None
     one_mtp = convention == "megatron_causal_plus_mtp"
     counted = _without_mtp(model) if not one_mtp else model
     base = model_flops_per_token(counted, seq)
     matmul = base - _attention_flops(counted, seq, causal=False, windowed=False)
-    causal = "causal" in convention
+    causal = any(word in convention for word in CAUSAL)
     total = matmul + _attention_flops(counted, seq, causal, windowed="window" in convention)
     if convention in ("megatron_hw_full_recompute", "bigscience_old_estimator"):
         # Narayanan et al. 2021 (arXiv:2104.04473), section 5.1, equation 3; the older estimator is about 3% lower
@@ -58,7 +59,8 @@ def counted_flops_per_token(run: PublishedRun, model: Model) -> float | None:
     if convention == "megatron_lora":
         return total * 2 / 3
     if convention == "mpt_full":
-        return 6 * float(model.parameters) + 12 * model.layers * model.embed * seq
+        # learned positions are parameters too: 9% of the smallest model at the longest sequence
+        return 6 * (run.model.n_params or float(model.parameters)) + 12 * model.layers * model.embed * seq
     if convention == "palm":
         # Chowdhery et al. 2022 (arXiv:2204.02311), appendix B
         return 6 * float(model.parameters) + 12 * model.layers * model.heads * model.qk_dim * seq

@@ -72,6 +72,13 @@ def held(facts: Facts) -> tuple[Number, Number]:
     return experts / share / layout.expert, (model.parameters - experts) / share
 
 
+def expert_shards(facts: Facts, shards: Number) -> Number:
+    """Parts that one device's experts are divided into where dense weights are in `shards`: ranks that hold other
+    experts take no part."""
+    layout = facts.layout
+    return np.maximum(1, np.where(layout.expert_own > 0, shards, shards / layout.expert))
+
+
 def weights_s(facts: Facts, rates: Rates, bytes_each: Number) -> Number:
     """All weights of a stage gathered, or their gradients scattered, over fsdp ranks once, layer by layer."""
     layout, model = facts.layout, facts.model
@@ -91,7 +98,8 @@ def replicas_s(facts: Facts, rates: Rates, bytes_each: Number) -> Number:
     layout = facts.layout
     experts, rest = held(facts)
     moved = gather_s(layout.data_group, rates, rest * bytes_each / layout.fsdp)
-    return moved + gather_s(layout.expert_data_group, rates, experts * bytes_each / layout.fsdp)
+    of_experts = experts / expert_shards(facts, layout.fsdp)
+    return moved + gather_s(layout.expert_data_group, rates, of_experts * bytes_each)
 
 
 def send_s(facts: Facts, rates: Rates) -> Number:

@@ -110,7 +110,7 @@ def _update(facts: Facts, rates: Rates) -> Number:
     layout, choices = facts.layout, facts.choices
     experts, rest = exchange.held(facts)
     shards = layout.fsdp * np.where(choices.zero_stage >= 1, layout.data, 1)
-    expert_shards = np.maximum(1, np.where(layout.expert_own > 0, shards, shards / layout.expert))
+    expert_shards = exchange.expert_shards(facts, shards)
     state = 2 * (choices.parameter_bytes + 2 * choices.moment_bytes)
     nbytes = state + GRADIENT_BYTES + GRADIENT_BYTES
     return choices.trained * stream_s(facts.chip, rates, (rest / shards + experts / expert_shards) * nbytes)
