@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jaxplan.estimate.shapes.facts import Layout
 from jaxplan.machine.topology import Machine
 from jaxplan.validate.groups import Sizes, groups_of
@@ -20,7 +22,7 @@ def layout_of(run: PublishedRun, machine: Machine) -> Layout:
     missing = [name for name in ("seq_len", "global_batch") if not getattr(run, name)]
     if missing:
         raise Unpredictable(f"the source gives no {', '.join(missing)}")
-    sizes = _sizes(run)
+    sizes = sizes_of(run)
     micro_batch, microbatches = _microbatches(run, sizes)
     groups, nodes = groups_of(run, machine, sizes)
     return Layout(
@@ -41,13 +43,15 @@ def layout_of(run: PublishedRun, machine: Machine) -> Layout:
     )
 
 
-def _sizes(run: PublishedRun) -> Sizes:
-    """Fully sharded where no layout was published."""
+def sizes_of(run: PublishedRun) -> Sizes:
+    """The axes of the run; what the source leaves out is made up by data, or by fsdp where it gives neither."""
     axes = (run.dp, run.fsdp, run.tp, run.cp, run.pp, run.ep)
     data, fsdp, tensor, context, stage, expert = (int(value or 1) for value in axes)
+    sizes = Sizes(data, fsdp, tensor, context, stage, expert, own=run.ep_axis == "own")
+    left = max(1, run.n_devices // sizes.devices)
     if run.dp is None and run.fsdp is None:
-        fsdp = max(1, run.n_devices // (tensor * context * stage))
-    return Sizes(data, fsdp, tensor, context, stage, expert, own=run.ep_axis == "own")
+        return replace(sizes, fsdp=left)
+    return replace(sizes, data=left) if run.dp is None else sizes
 
 
 def _microbatches(run: PublishedRun, sizes: Sizes) -> tuple[float, float]:

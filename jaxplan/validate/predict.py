@@ -18,6 +18,7 @@ from jaxplan.validate.conventions import model_flops_per_token, published_step_s
 from jaxplan.validate.entries import entries
 from jaxplan.validate.facts import Case, case_of
 from jaxplan.validate.footprint import footprints
+from jaxplan.validate.layouts import sizes_of
 from jaxplan.validate.models import Unpredictable, model_of
 from jaxplan.validate.published import PublishedRun
 from jaxplan.validate.row import Row
@@ -156,9 +157,16 @@ def _about(run: PublishedRun, group: str, model: Model | None) -> dict[str, Any]
         "published_memory_bytes": memory * 2**30 if memory and not run.oom else None,
         "memory_kind": run.memory_kind or "",
         "oom": run.oom,
-        "doubt": run.doubt,
+        "doubt": _doubt(run),
         "workload": f"{m.name} {shape}{experts} seq {run.seq_len} vocab {m.vocab}" if shape else "",
     }
+
+
+def _doubt(run: PublishedRun) -> str | None:
+    """The source's, and that its axes are not its devices."""
+    product = sizes_of(run).devices
+    axes = f"its axes multiply up to {product}, it has {run.n_devices} devices" if product != run.n_devices else None
+    return "; ".join(filter(None, (run.doubt, axes))) or None
 
 
 def unpredicted(run: PublishedRun, reason: str) -> Row:

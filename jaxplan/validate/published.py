@@ -8,14 +8,17 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jaxplan.errors import InputError
 from jaxplan.machine import files
 
 BUNDLED = "profiling/published"
+Count = Annotated[int, Field(gt=0, le=10**12)]
+Extra = Annotated[int, Field(ge=0, le=10**12)]
+Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class PublishedModel(BaseModel):
@@ -24,30 +27,30 @@ class PublishedModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str = ""
-    layers: int | None = None
-    d_model: int | None = None
-    d_ff: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    vocab: int | None = None
-    mlp_matrices: int | None = None
+    layers: Count | None = None
+    d_model: Count | None = None
+    d_ff: Count | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None
+    head_dim: Count | None = None
+    vocab: Count | None = None
+    mlp_matrices: Count | None = None
     tied_embeddings: bool | None = None
-    experts: int | None = None
-    top_k: int | None = None
-    moe_d_ff: int | None = None
-    shared_experts: int | None = None
-    first_dense_layers: int | None = None
-    moe_layer_step: int | None = None
-    q_lora_rank: int | None = None
-    kv_lora_rank: int | None = None
-    qk_nope_head_dim: int | None = None
-    qk_rope_head_dim: int | None = None
-    v_head_dim: int | None = None
-    mtp_layers: int | None = None
-    sliding_window: int | None = None
+    experts: Extra | None = None
+    top_k: Extra | None = None
+    moe_d_ff: Extra | None = None
+    shared_experts: Extra | None = None
+    first_dense_layers: Extra | None = None
+    moe_layer_step: Count | None = None
+    q_lora_rank: Extra | None = None
+    kv_lora_rank: Extra | None = None
+    qk_nope_head_dim: Extra | None = None
+    qk_rope_head_dim: Extra | None = None
+    v_head_dim: Count | None = None
+    mtp_layers: Extra | None = None
+    sliding_window: Extra | None = None
     sliding_window_pattern: str | int | None = None
-    n_params: float | None = None
+    n_params: Amount | None = None
     note: str | None = None
 
 
@@ -70,27 +73,27 @@ class PublishedRun(BaseModel):
     doubt: str | None = None
     topology: str | None = None
     interconnect: str | None = None
-    n_slices: int | None = None
-    nodes: int | None = None
-    devices_per_node: int | None = None
-    seq_len: int | None = None
-    global_batch: float | None = None
-    micro_batch: float | None = None
-    per_device_batch: float | None = None
-    num_microbatches: float | None = None
-    grad_accum: float | None = None
-    dp: int | None = None
-    fsdp: int | None = None
-    tp: int | None = None
-    cp: int | None = None
-    pp: int | None = None
-    vpp: int | None = None
-    ep: int | None = None
+    n_slices: Count | None = None
+    nodes: Count | None = None
+    devices_per_node: Count | None = None
+    seq_len: Count | None = None
+    global_batch: Amount | None = None
+    micro_batch: Amount | None = None
+    per_device_batch: Amount | None = None
+    num_microbatches: Amount | None = None
+    grad_accum: Amount | None = None
+    dp: Count | None = None
+    fsdp: Count | None = None
+    tp: Count | None = None
+    cp: Count | None = None
+    pp: Count | None = None
+    vpp: Extra | None = None
+    ep: Extra | None = None
     ep_axis: str | None = None
-    dcn_dp: int | None = None
-    dcn_fsdp: int | None = None
-    dcn_ep: int | None = None
-    zero_stage: int | None = None
+    dcn_dp: Count | None = None
+    dcn_fsdp: Count | None = None
+    dcn_ep: Count | None = None
+    zero_stage: Extra | None = None
     sequence_parallel: bool | None = None
     remat: str | None = None
     precision: str | None = None
@@ -100,7 +103,7 @@ class PublishedRun(BaseModel):
     optimizer: str | None = None
     attention_kernel: str | None = None
     moe_dispatch: str | None = None
-    capacity_factor: float | None = None
+    capacity_factor: Amount | None = None
     compile: bool | None = None
     cp_kind: str | None = None
     pp_schedule: str | None = None
@@ -108,16 +111,16 @@ class PublishedRun(BaseModel):
     layout_note: str | None = None
     config_notes: str | None = None
     task: str | None = None
-    step_time_s: float | None = None
-    derived_step_time_s: float | None = None
-    tokens_per_s_per_device: float | None = None
-    derived_tokens_per_s_per_device: float | None = None
-    tflops_per_device: float | None = None
-    mfu: float | None = None
-    mfu_peak_tflops: float | None = None
+    step_time_s: Amount | None = None
+    derived_step_time_s: Amount | None = None
+    tokens_per_s_per_device: Amount | None = None
+    derived_tokens_per_s_per_device: Amount | None = None
+    tflops_per_device: Amount | None = None
+    mfu: Amount | None = None
+    mfu_peak_tflops: Amount | None = None
     flop_convention: str | None = None
-    memory_gib: float | None = None
-    memory_gb_reported: float | None = None
+    memory_gib: Amount | None = None
+    memory_gb_reported: Amount | None = None
     memory_kind: str | None = None
     memory_scope: str | None = None
     oom: bool = False

@@ -3,7 +3,7 @@
 import pytest
 from made_runs import run
 
-from jaxplan.validate.layouts import layout_of
+from jaxplan.validate.layouts import layout_of, sizes_of
 from jaxplan.validate.machines import machine_of, nic_bytes_per_s
 from jaxplan.validate.models import Unpredictable
 
@@ -56,6 +56,12 @@ def test_context_ranks_store_weights_only_where_weights_are_in_parts():
     assert layout_of(row, machine_of(row)).fsdp_group.size == 1
     row = run(n_devices=16, fsdp=8, cp=2)
     assert layout_of(row, machine_of(row)).fsdp_group.size == 16
+
+
+def test_axes_that_the_source_leaves_out_are_made_up():
+    assert sizes_of(run(n_devices=64, dp=None, fsdp=None, tp=8)).fsdp == 8
+    assert sizes_of(run(n_devices=64, dp=None, fsdp=4, tp=8)).data == 2
+    assert sizes_of(run(n_devices=64, dp=1, fsdp=4, tp=8)).devices == 32
 
 
 def test_microbatches():

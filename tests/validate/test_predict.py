@@ -64,6 +64,21 @@ def test_unreadable_rows_are_kept(tmp_path):
     assert [r.id for r in found] == ["bad", "worse"] and all(r.not_predicted for r in found)
 
 
+@pytest.mark.parametrize(
+    "wrong", ["seq_len = -1", "global_batch = 0", "micro_batch = 0", "tp = 0", "step_time_s = nan", "memory_gib = -3.0"]
+)
+def test_impossible_numbers_make_a_row_unreadable(tmp_path, wrong):
+    file = tmp_path / "runs.toml"
+    file.write_text(f'[[run]]\nid = "a"\nchip = "h100"\nn_devices = 8\nframework = "x"\nmodel = {{}}\n{wrong}\n')
+    (found,) = predict_all(read(file), KNOWN)
+    assert wrong.split()[0] in (found.not_predicted or "")
+
+
+def test_axes_that_are_not_the_devices_are_said():
+    assert "multiply up to 64, it has 8" in (row(tp=8).doubt or "")
+    assert row().doubt is None
+
+
 @pytest.mark.parametrize("text", ["", "x = 1", "[[run", "run = 3"])
 def test_files_without_runs_are_refused(tmp_path, text):
     file = tmp_path / "runs.toml"
