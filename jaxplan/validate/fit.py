@@ -106,15 +106,15 @@ def left_out(runs: Sequence[PublishedRun], by: str, calibration: Calibration) ->
     fitting = Fitting(runs, calibration.parameters)
     start = fitting.fit(np.arange(len(fitting.runs)))
     cases, why = cases_of(runs)
-    rows: dict[str, Row] = {}
+    rows: dict[int, Row] = {}
     keys = np.array([key(run) for run in fitting.runs])
     for name in dict.fromkeys(map(key, runs)):
-        mine = [case for case in cases.values() if key(case.run) == name]
+        mine = {i: case for i, case in cases.items() if key(case.run) == name}
         if not mine:
             continue
         others = np.flatnonzero(keys != name)
         values = fitting.values(fitting.fit(others, start, tries=4))
-        batch = Batch.of(mine, [p.name for p in calibration.parameters])
-        rows |= {row.id: row for row in rows_of(batch, batch.step(values), calibration)}
-    return tuple(rows[run.id] if run.id in rows else unpredicted(run, why.get(run.id, "unknown")) for run in runs)
+        batch = Batch.of(list(mine.values()), [p.name for p in calibration.parameters])
+        rows |= dict(zip(mine, rows_of(batch, batch.step(values), calibration), strict=True))
+    return tuple(rows[i] if i in rows else unpredicted(run, why[i]) for i, run in enumerate(runs))
 

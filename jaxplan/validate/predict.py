@@ -68,15 +68,15 @@ class Batch:
         return step(self.facts, self.rates(values))
 
 
-def cases_of(runs: Iterable[PublishedRun]) -> tuple[dict[str, Case], dict[str, str]]:
-    """Runs that can be predicted, by position in order of appearance, and why the others cannot, both by id."""
-    cases: dict[str, Case] = {}
-    why: dict[str, str] = {}
-    for run in runs:
+def cases_of(runs: Iterable[PublishedRun]) -> tuple[dict[int, Case], dict[int, str]]:
+    """Runs that can be predicted, and why the others cannot, both by position: a user's file may repeat an id."""
+    cases: dict[int, Case] = {}
+    why: dict[int, str] = {}
+    for i, run in enumerate(runs):
         try:
-            cases[run.id] = case_of(run)
+            cases[i] = case_of(run)
         except Unpredictable as error:
-            why[run.id] = str(error)
+            why[i] = str(error)
     return cases, why
 
 
@@ -84,11 +84,10 @@ def predict_all(runs: Sequence[PublishedRun], calibration: Calibration) -> tuple
     """A row for every run, in their order."""
     cases, why = cases_of(runs)
     if not cases:
-        return tuple(unpredicted(run, why.get(run.id, "unknown")) for run in runs)
-    ids = list(cases)
-    batch = Batch.of([cases[i] for i in ids], [p.name for p in calibration.parameters])
-    found = dict(zip(ids, rows_of(batch, batch.step(calibration.values), calibration), strict=True))
-    return tuple(found[run.id] if run.id in found else unpredicted(run, why[run.id]) for run in runs)
+        return tuple(unpredicted(run, why[i]) for i, run in enumerate(runs))
+    batch = Batch.of(list(cases.values()), [p.name for p in calibration.parameters])
+    found = dict(zip(cases, rows_of(batch, batch.step(calibration.values), calibration), strict=True))
+    return tuple(found[i] if i in found else unpredicted(run, why[i]) for i, run in enumerate(runs))
 
 
 def rows_of(batch: Batch, steps: Step, calibration: Calibration) -> list[Row]:

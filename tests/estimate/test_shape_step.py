@@ -73,6 +73,7 @@ sizes = st.fixed_dictionaries(
         "tensor": st.sampled_from([1, 2, 8]),
         "stage": st.sampled_from([1, 2, 8]),
         "fsdp": st.sampled_from([1, 8]),
+        "data": st.sampled_from([1, 8]),
         "microbatches": st.integers(1, 64),
         "micro_batch": st.integers(1, 8),
         "seq": st.sampled_from([1024, 4096, 32768]),
@@ -82,9 +83,11 @@ sizes = st.fixed_dictionaries(
 
 def spread(size: dict) -> Facts:
     """A run of those sizes, its groups on links where they have more than one member."""
-    on = {f"{name}_group": replace(LINK, size=size[name]) for name in ("tensor", "fsdp") if size[name] > 1}
+    names = ("tensor", "fsdp", "data")
+    on = {f"{name}_group": replace(LINK, size=size[name]) for name in names if size.get(name, 1) > 1}
+    experts = {f"expert_{name}_group": on.get(f"{name}_group", ALONE) for name in ("fsdp", "data")}
     model = MIXTURE if size["seq"] == 4096 else MODEL
-    return facts(model, send_group=replace(LINK, size=2), expert_fsdp_group=on.get("fsdp_group", ALONE), **size, **on)
+    return facts(model, send_group=replace(LINK, size=2), **experts, **size, **on)
 
 
 @given(sizes)
@@ -100,12 +103,53 @@ def test_more_is_never_faster(size):
     """More bandwidth or a faster chip never slows a step; more recomputation never makes one faster."""
     base = spread(size)
     value = float(step(base, REAL).value)
-    again = replace(base.choices, recompute_mlp=1, recompute_qkv=1, recompute_core=1, recompute_rest=1)
-    assert float(step(replace(base, choices=again), REAL).value) >= value
+    for part in ("mlp", "qkv", "out", "core", "rest"):
+        again = replace(base.choices, **{f"recompute_{part}": 1})
+        assert float(step(replace(base, choices=again), REAL).value) >= value
     wider = replace(base.chip, hbm_bytes_per_s=6e12)
     assert float(step(replace(base, chip=wider), REAL).value) <= value * (1 + 1e-12)
+    sooner = replace(base.chip, flops_per_s=2e15)
+    assert float(step(replace(base, chip=sooner), REAL).value) <= value * (1 + 1e-12)
     assert float(step(base, replace(REAL, link=1.0)).value) <= value * (1 + 1e-12)
     assert float(step(base, replace(REAL, state_overlap=0.9)).value) <= value * (1 + 1e-12)
+
+
+@given(st.sampled_from([2, 4, 8]), st.sampled_from([1, 2, 4]), st.integers(1, 64), st.integers(1, 64))
+def test_more_microbatches_or_virtual_stages_never_raise_the_bubbles_share(stage, repeats, microbatches, more):
+    def share(repeats, microbatches):
+        sizes = {"stage": stage, "repeats": repeats, "microbatches": microbatches}
+        found = ledger_of(facts(send_group=replace(LINK, bytes_per_s=1e30), **sizes), replace(REAL, latency=0))
+        return whole("bubble", found) / whole(None, found)
+
+    assert share(repeats, microbatches + more) < share(repeats, microbatches)
+    assert share(2 * repeats, microbatches) < share(repeats, microbatches)
+
+
+def test_bounds_are_full_and_no_overlap_and_the_best_clock():
+    run = facts(tensor=8, fsdp=8, data=8, tensor_group=LINK, fsdp_group=LINK, data_group=LINK)
+    found = step(run, REAL)
+    shares = ("state_overlap", "tensor_overlap", "expert_overlap", "dcn_overlap")
+    nothing = ledger_of(run, replace(REAL, **dict.fromkeys(shares, 0.0)))
+    everything = ledger_of(run, replace(REAL, **dict.fromkeys(shares, 1.0), sustained=1.0))
+    assert float(found.high) == pytest.approx(whole(None, nothing))
+    assert float(found.low) == pytest.approx(whole(None, everything))
+    assert float(found.low) < 0.9 * float(found.high)
+
+
+def test_what_goes_to_the_host_is_a_floor():
+    """1 MB a token, layer and microbatch there and back over 50 GB/s take longer than the layers do."""
+    run = facts(choices={"offloaded": 1e6})
+    found = step(run, IDEAL)
+    assert float(found.value) == pytest.approx(2 * 2 * 4096 * 1e6 * 8 * 4 / 5e10)
+    little = facts(choices={"offloaded": 1.0})
+    assert whole("host copies", ledger_of(little, IDEAL)) == 0
+
+
+def test_frozen_weights_are_not_updated():
+    found = ledger_of(facts(choices={"trained": 0}), IDEAL)
+    assert whole("optimizer", found) == 0
+    ratio = whole("matmul", found) / whole("matmul", ledger_of(facts(), IDEAL))
+    assert ratio == pytest.approx(2 / 3, rel=0.03)      # forward and gradients of inputs; GPUs add 6% to the third
 
 
 def test_arrays_are_their_runs_one_by_one():

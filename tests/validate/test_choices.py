@@ -1,6 +1,8 @@
 """What words of sources mean: recomputation, dispatch, overlap, precision, frameworks."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_runs import LLAMA_8B, run
 
 from jaxplan.validate.choices import choices_of, is_narrow, recompute_of
@@ -23,12 +25,36 @@ EVERYTHING, NOTHING = (1, 1, 1, 1, 1), (0, 0, 0, 0, 0)
         ("minimal", (0, 0, 0, 1, 0.7)),
         ("minimal_with_context", (0, 0, 0, 0, 0.7)),
         ("save_dot_except_mlp", (1, 0, 0, 1, 1)),
+        ("minimal_flash", (0, 0, 0, 0, 0.7)),
+        ("save_dot_with_context_except_mlp", (1, 0, 0, 0, 1)),
+        ("save_dot_except_mlpwi", (2 / 3, 0, 0, 1, 1)),
+        ("save_qkv_proj", (1, 0, 1, 1, 1)),
+        ("save_out_proj", (1, 1, 0, 1, 1)),
+        ("selective layer (every 2nd)", (0.5,) * 5),
         ("custom: saves decoder_layer_input, context, q/k/v proj on device", (1, 0, 1, 0, 1)),
+        # the gradient of the output projection needs its input, which is the core's output: it is run again
+        ("custom: decoder_layer_input, out_proj, q/k/v proj offloaded to host", (1, 0, 0, 1, 1)),
+        ("custom: mlpwo and out_proj saved on device", (2 / 3, 1, 0, 1, 1)),
     ],
 )
 def test_policies(words, expected):
     row = run(remat=words)
     assert recompute_of(row, profile_of(row, "gpu")) == pytest.approx(expected)
+
+
+NAMES = ("context", "out_proj", "q/k/v proj", "mlpwo")
+
+
+@given(st.sets(st.sampled_from(NAMES)), st.sampled_from(NAMES))
+def test_what_is_kept_besides_is_never_computed_more_often(kept, also):
+    def again(names):
+        row = run(remat=f"custom: saves decoder_layer_input, {', '.join(sorted(names))} on device")
+        return recompute_of(row, profile_of(row, "tpu"))
+
+    less, more = again(kept | {also}), again(kept)
+    assert all(a <= b for a, b in zip(less, more, strict=True))
+    assert also in kept or less < more
+    assert again(set()) == EVERYTHING
 
 
 def test_every_published_policy_is_understood():
@@ -45,6 +71,7 @@ def test_every_published_policy_is_understood():
     [
         ("MaxText (JAX)", "2025", "tpu", "xla-tpu"),
         ("MaxText (JAX, ROCm)", "2026", "gpu", "xla-gpu"),
+        ("PaxML", "2024", "gpu", "xla-gpu"),
         ("Megatron-Core", "2021", "gpu", "megatron-2021"),
         ("Megatron-Core", "2024", "gpu", "megatron"),
         ("Megatron-Core", None, "gpu", "megatron"),
@@ -94,6 +121,43 @@ def test_sharding_and_overlap():
     assert choices(overlap_note="MoE all-to-all overlap; cuda graph full_iteration").expert_overlap == 1
     assert choices(overlap_note="MoE all-to-all overlap; cuda graph full_iteration").graphs == 1
     assert 0 < choices(overlap_note="cuda graph transformer_engine ['attn']").graphs < 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "parameter", "moment", "reduce"),
+    [
+        ({}, 4, 4, 4),
+        ({"weight_dtype": "bf16", "opt_state_dtype": "bf16"}, 2, 2, 4),
+        ({"weight_dtype": "fp32"}, 4, 4, 4),
+        ({"precision": "fp16 (fp16 gradients)"}, 4, 4, 2),
+    ],
+)
+def test_bytes_of_state(changes, parameter, moment, reduce):
+    found = choices(**changes)
+    assert (found.parameter_bytes, found.moment_bytes, found.reduce_bytes) == (parameter, moment, reduce)
+
+
+def test_sharding_is_as_the_run_says_then_as_its_axes_then_as_its_framework():
+    assert choices(zero_stage=1).zero_stage == 1
+    assert choices(fsdp=8, framework="Megatron-Core", date="2025").zero_stage == 3
+    assert choices(fsdp=1, dp=8, framework="Megatron-Core", date="2025").zero_stage == 1
+    assert choices(fsdp=1, dp=8, framework="Megatron-Core", date="2021").zero_stage == 0
+
+
+def test_context_ranks_are_balanced_where_two_halves_or_a_later_framework_do_it():
+    """Zig-zag needs 2 n parts of a sequence; torchtitan has it since 2025, Megatron always."""
+    assert choices(cp=8, date="2024-10").context_balanced == 0
+    assert choices(cp=8, date="2025-03").context_balanced == 1
+    assert choices(cp=2, date="2024-10").context_balanced == 1
+    assert choices(cp=8, date="2024-10", framework="Megatron-Core").context_balanced == 1
+
+
+def test_tokens_cross_once_a_node_since_2025_in_megatron():
+    megatron = {"framework": "Megatron-Core"}
+    assert choices(**megatron, date="2025-06").once_a_node == 1
+    assert choices(**megatron, date="2024-06").once_a_node == 0
+    assert choices(**megatron, date="2025-06", moe_dispatch="all-to-all").once_a_node == 0
+    assert choices(date="2025-06").once_a_node == 0
 
 
 def test_offloaded_bytes():
