@@ -10,8 +10,10 @@ import pytest
 from jaxplan.machine import calibration
 from jaxplan.validate.bars import bars, judged_rows
 from jaxplan.validate.baselines import baselines
+from jaxplan.validate.fit import Fitting
 from jaxplan.validate.predict import predict_all
 from jaxplan.validate.published import read
+from jaxplan.validate.split import part_of
 from jaxplan.validate.statistics import step_statistics
 
 MISSED = ("Spearman within a series, mean", "top-1 regret, worst")
@@ -30,8 +32,15 @@ def test_every_run_has_a_row(rows):
 def test_requirements(rows):
     found = bars(judged_rows(rows))
     assert len(found) >= 20
+    assert not [bar.what for bar in found if bar.passed is None], "nothing to judge by"
     missed = {bar.what: bar.ours for bar in found if bar.passed is False}
     assert set(missed) <= set(MISSED), missed
+
+
+def test_nothing_judged_was_fitted_to(rows):
+    fitted = {r.id for r in Fitting([r for r in read() if part_of(r) == "fit"], calibration.load().parameters).runs}
+    judged = judged_rows(rows)
+    assert len(judged) > 140 and not fitted & {row.id for row in judged}
 
 
 def test_naive_predictions_are_far_worse(rows):

@@ -40,6 +40,23 @@ def test_machines_that_do_not_exist(chip, devices):
         machine_of(run(chip=chip, n_devices=devices))
 
 
+def test_hosts_as_the_run_had_them():
+    """Nodes of 4 of the 8 GPUs have half the host's network; fewer GPUs than a host are one host."""
+    half = machine_of(run(n_devices=16, devices_per_node=4))
+    assert (half.hosts, half.chips_per_host, half.domain_chips) == (4, 4, 4)
+    assert half.dcn_bytes_per_s_per_host == 200e9
+    assert machine_of(run(n_devices=4)).hosts == 1
+    by_gpu = machine_of(run(n_devices=16, devices_per_node=4, interconnect="400 Gb/s per GPU"))
+    assert by_gpu.dcn_bytes_per_s_per_host == 4 * 50e9
+
+
+def test_slices_that_are_given_are_kept():
+    four = machine_of(run(chip="tpu-v5e", n_devices=1024, n_slices=4, topology="16x16 per slice"))
+    assert (four.slices, four.devices) == (4, 1024)
+    with pytest.raises(Unpredictable, match="slices"):
+        machine_of(run(chip="tpu-v5e", n_devices=256, n_slices=3))
+
+
 def test_groups_on_hosts():
     """Tensor ranks fill a host: a shard's group has one NIC of 50 GB/s; alone it has all eight, 400 GB/s."""
     row = run(n_devices=64, fsdp=8, tp=8)

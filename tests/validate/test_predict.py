@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from made_runs import LLAMA_8B, run
 
 from jaxplan.errors import InputError
@@ -21,6 +23,87 @@ def test_a_run_is_predicted():
     found = row()
     assert found.predicted and found.part == "check" and found.published_step_time_s == 1.0
     assert math.fsum(found.ledger_s.values()) == pytest.approx(found.predicted_step_time_s)
+
+
+def test_runs_together_are_runs_alone():
+    """Arrays over runs equal scalars; order and company have no say. Every 25th of the published ones."""
+    runs = read()
+    together = predict_all(runs, KNOWN)
+    assert [found.id for found in together] == [r.id for r in runs]
+    for r, found in list(zip(runs, together, strict=True))[::25]:
+        alone = predict_all([r], KNOWN)[0]
+        assert alone.not_predicted == found.not_predicted and alone.fits == found.fits
+        if found.predicted:
+            figures = ("predicted_step_time_s", "low_s", "high_s", "predicted_memory_bytes", "model_flops")
+            for name in figures:
+                assert getattr(alone, name) == pytest.approx(getattr(found, name), rel=1e-9), (r.id, name)
+            assert alone.ledger_s == pytest.approx(dict(found.ledger_s), rel=1e-9)
+
+
+def test_rows_of_one_id_are_told_apart():
+    first, second, third = predict_all([run(), run(global_batch=80), run(chip="abacus")], KNOWN)
+    assert second.predicted_step_time_s > 5 * first.predicted_step_time_s
+    assert (first.id, first.predicted, third.id, third.predicted) == ("made", True, "made", False)
+
+
+def test_the_interval_of_the_calibration_is_around_every_prediction():
+    for found in predict_all(read()[::10], KNOWN):
+        if found.predicted:
+            assert found.low_s <= found.predicted_step_time_s * KNOWN.below * (1 + 1e-9)
+            assert found.high_s >= found.predicted_step_time_s * KNOWN.above * (1 - 1e-9)
+
+
+def test_model_flops_are_those_of_the_tokens():
+    """6 (8.03e9 - 0.53e9) + 6 x 32 x 4096 x 8192, the causal half, for one sequence of 8192 a device."""
+    per_token = 6 * (8_030_261_248 - 65 * 4096 - 128256 * 4096) + 6 * 32 * 4096 * 8192
+    assert row().model_flops == pytest.approx(8192 * per_token)
+    assert row().tokens_per_step == 8 * 8192
+
+
+def test_groups_of_the_statistics():
+    mixture = LLAMA_8B.model_copy(update={"experts": 8, "top_k": 2, "moe_d_ff": 4096})
+    groups = {"MaxText (JAX)": "JAX on GPU", "Megatron-Core": "Megatron", "torchtitan (FSDP2)": "FSDP"}
+    for framework, group in groups.items():
+        assert row(framework=framework, date="2025").group == group
+        assert row(framework=framework, date="2025", model=mixture).group == "MoE"
+    assert row(framework="MaxText (JAX)", chip="tpu-v5p").group == "TPU"
+
+
+def test_runs_out_of_memory_have_no_published_figures():
+    found = row(oom=True, memory_gib=70.0, memory_kind="max_reserved")
+    assert found.oom and found.published_step_time_s is None and found.published_memory_bytes is None
+    assert found.predicted_step_time_s and found.fits is not None
+    ran = row(memory_gib=70.0, memory_kind="max_reserved")
+    assert ran.published_memory_bytes == 70 * 2**30 and ran.memory_error is not None
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(["h100-sxm", "a100-80", "mi355x", "b200"]),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([1, 2, 4]),
+)
+def test_physics_of_made_runs(chip, hosts, tp, pp):
+    """More sequences take longer, a network that is twice as fast does not, and nothing beats the chip's peak."""
+    devices = 8 * hosts
+    if devices % (tp * pp):
+        return
+    fsdp = devices // (tp * pp)
+    usual = {"chip": chip, "n_devices": devices, "fsdp": fsdp, "tp": tp, "pp": pp, "remat": "none"}
+    found, more, wide, slow = predict_all(
+        [
+            run(**usual, global_batch=4 * fsdp),
+            run(**usual, global_batch=8 * fsdp),
+            run(**usual, global_batch=4 * fsdp, interconnect="1600 Gb/s per node"),
+            run(**usual, global_batch=4 * fsdp, interconnect="800 Gb/s per node"),
+        ],
+        KNOWN,
+    )
+    assert found.predicted_step_time_s < more.predicted_step_time_s <= 2 * found.predicted_step_time_s * (1 + 1e-9)
+    assert wide.predicted_step_time_s <= slow.predicted_step_time_s
+    assert found.model_flops / found.low_s < found.peak_flops_per_s
+    assert found.model_flops / found.predicted_step_time_s < 0.9 * found.peak_flops_per_s
 
 
 @pytest.mark.parametrize(
