@@ -61,7 +61,6 @@ def fitted_values(fitting):
     ("framework", "chip", "truth"),
     [
         ("Composer", "a100", {"attention.a100.composer": 0.30, "matmul.a100": 0.88, "state_overlap.composer": 0.50}),
-        ("Megatron-DeepSpeed", "a100", {"passes.deepspeed": 1.2, "network.onload": 0.40}),
         ("MaxText", "mi355x", {"network.gpu": 0.60, "exchange": 0.60, "grouped.mi355": 0.35, "matmul.mi355": 0.88}),
         ("MaxText", "tpu-v6e", {"attention.tpu": 0.30, "matmul.v6e": 0.85, "state_overlap.xla-tpu": 0.80}),
     ],

@@ -1,6 +1,6 @@
 """The links under the groups of a run: which of them leave the host, over how many NICs.
 
-DGX H100: 8 GPUs on NVLink at 450 GB/s each, one NIC of 50 GB/s for each of them. A group's members in one host share its
+DGX H100: 8 GPUs on NVLink at 450 GB/s each, one NIC of 50 GB/s for each. A group's members in one host share its
 other members' NICs only with groups that have as many: n members a host move n NICs' bytes.
 """
 
