@@ -78,6 +78,7 @@ def _sustained(case: Case, kind: str) -> Entry:
 
 
 def _wide(case: Case, chip: str, known: Mapping[str, float]) -> Entry:
+    """The best that was measured, of such chips or by the source on its own machine, and how steps differ from it."""
     measured = case.measured_matmul
     return _times(measured if measured is not None else matmul_fraction(case.machine), f"matmul.{chip}", known)
 
