@@ -20,6 +20,7 @@ class Profile:
     Attributes:
         order: in which profiles are asked whether they know a framework.
         matches: parts of a framework's name (small letters) that tell it.
+        but: parts that tell it is another.
         until: the last year of which that holds; 0 where it still does.
         kinds: chips that it runs on, `tpu` and `gpu`.
         group: of the statistics.
@@ -30,6 +31,7 @@ class Profile:
     name: str
     order: int
     matches: tuple[str, ...]
+    but: tuple[str, ...]
     until: int
     kinds: tuple[str, ...]
     group: str
@@ -84,7 +86,8 @@ def profile_of(run: PublishedRun, kind: str) -> Profile:
     year = year_of(run)
 
     def holds(profile: Profile) -> bool:
-        named = any(part in run.framework.lower() for part in profile.matches)
+        words = run.framework.lower()
+        named = any(part in words for part in profile.matches) and not any(part in words for part in profile.but)
         return named and (not profile.until or (year is not None and year <= profile.until))
 
     return next((profile for profile in able if holds(profile)), able[-1])

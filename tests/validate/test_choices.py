@@ -76,6 +76,8 @@ def test_every_published_policy_is_understood():
         ("Megatron-Core", "2024", "gpu", "megatron"),
         ("Megatron-Core", None, "gpu", "megatron"),
         ("Megatron-Bridge / Megatron-Core", "25.11", "gpu", "megatron-bridge"),
+        ("NeMo", "2024", "gpu", "megatron-bridge"),
+        ("NeMo AutoModel (PyTorch FSDP2)", "2025", "gpu", "fsdp"),
         ("Megatron-DeepSpeed", "2022-03", "gpu", "deepspeed-pipeline"),
         ("Composer / PyTorch FSDP", "2023", "gpu", "composer"),
         ("torchtitan (FSDP2)", "2025", "gpu", "fsdp"),
