@@ -145,10 +145,10 @@ def read(path: str | Path | None = None) -> tuple[PublishedRun, ...]:
 @cache
 def _read(path: Path) -> tuple[PublishedRun, ...]:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "a TOML file of runs") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is no TOML: {error}", "[[run]] tables as in profiling/published/runs.toml") from error
     rows = data.get("run")
     if not isinstance(rows, list) or not rows:

@@ -173,3 +173,14 @@ def test_files_without_runs_are_refused(tmp_path, text):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"absent\.toml"):
         read(tmp_path / "absent.toml")
+
+
+def test_a_file_nested_beyond_the_parser_is_no_toml(tmp_path):
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
+    with pytest.raises(InputError, match="is no TOML"):
+        read(tmp_path / "deep.toml")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_table(tmp_path):
+    (tmp_path / "bom.toml").write_bytes(b"\xef\xbb\xbf" + b'[[run]]\nid = "a"\n')
+    assert [run.id for run in read(tmp_path / "bom.toml")] == ["a"]
