@@ -88,10 +88,15 @@ def _report(path: Path | None, part: str, left_by: str | None, everything: bool)
     from jaxplan.validate.published import bundled, read
 
     found, known = read(path or bundled()), load()
-    rows = left_out(found, by=left_by, calibration=known) if left_by else predict_all(found, known)
-    fitted = rows if path is None else predict_all(read(bundled()), known)
+    ours = found if path is None else read(bundled())   # a user's file may have no run that anything can be fitted to
+
+    def without(by: str) -> tuple[Row, ...]:
+        return left_out(found, by=by, calibration=known, known=ours)
+
+    rows = without(left_by) if left_by else predict_all(found, known)
+    fitted = rows if path is None else predict_all(ours, known)
     shown = _of_part(rows, part)
-    left = {by: _of_part(left_out(found, by=by, calibration=known), part) for by in LEFT_OUT} if everything else {}
+    left = {by: _of_part(without(by), part) for by in LEFT_OUT} if everything else {}
     return ValidateReport(
         rows=shown,
         source="profiling/published/runs.toml" if path is None else str(path),

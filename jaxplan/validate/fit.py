@@ -100,10 +100,16 @@ def _crossed(fitting: Fitting, start: dict[str, float]) -> np.ndarray:
     return np.concatenate(found)
 
 
-def left_out(runs: Sequence[PublishedRun], by: str, calibration: Calibration) -> tuple[Row, ...]:
-    """Every run predicted by a fit to all runs but those of its own source (or framework)."""
+def left_out(
+    runs: Sequence[PublishedRun], by: str, calibration: Calibration, known: Sequence[PublishedRun] | None = None
+) -> tuple[Row, ...]:
+    """Every run predicted by a fit to all known runs but those of its own source (or framework).
+
+    Args:
+        known: the runs to fit to; the runs themselves by default.
+    """
     key = BY[by]
-    fitting = Fitting(runs, calibration.parameters)
+    fitting = Fitting(runs if known is None else known, calibration.parameters)
     start = fitting.fit(np.arange(len(fitting.runs)))
     cases, why = cases_of(runs)
     rows: dict[int, Row] = {}

@@ -149,7 +149,7 @@ def _routed(case: Case, xla: bool) -> float:
     it, ep * tokens * min(experts of one device, top_k) rows (layers/moe.py, `get_ragged_buffer_size`).
     """
     dispatch, model, expert = (case.run.moe_dispatch or "").lower(), case.facts.model, float(case.facts.layout.expert)
-    if xla and ("ragged all-to-all" in dispatch or "deepep" in dispatch):
+    if xla and model.top_k and ("ragged all-to-all" in dispatch or "deepep" in dispatch):
         return expert * min(model.experts / expert, model.top_k) / model.top_k
     return float(case.facts.choices.capacity)
 

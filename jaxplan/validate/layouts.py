@@ -17,12 +17,16 @@ def layout_of(run: PublishedRun, machine: Machine) -> Layout:
     """How the run is spread over its machine.
 
     Raises:
-        Unpredictable: batch or sequence are missing.
+        Unpredictable: batch or sequence are missing, or there are more ranks than parts of the model.
     """
     missing = [name for name in ("seq_len", "global_batch") if not getattr(run, name)]
     if missing:
         raise Unpredictable(f"the source gives no {', '.join(missing)}")
     sizes = sizes_of(run)
+    if sizes.stage > (run.model.layers or 0):
+        raise Unpredictable(f"{sizes.stage} stages for {run.model.layers} layers")
+    if run.model.experts and sizes.expert > run.model.experts:
+        raise Unpredictable(f"{sizes.expert} ranks of experts for {run.model.experts} experts")
     micro_batch, microbatches = _microbatches(run, sizes)
     groups, nodes = groups_of(run, machine, sizes)
     return Layout(

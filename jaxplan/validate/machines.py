@@ -80,4 +80,6 @@ def _hosts(run: PublishedRun, family: Family) -> Machine:
     said = nic_bytes_per_s(run.interconnect)
     if said is None:
         return made
+    if not said[0]:
+        raise Unpredictable(f"a network of 0 Gb/s ({run.interconnect})")
     return dataclasses.replace(made, dcn_bytes_per_s_per_host=said[0] * (per_host if said[1] == "GPU" else 1))

@@ -6,6 +6,7 @@ from jaxplan.estimate.shapes.facts import Model
 from jaxplan.validate.published import PublishedModel
 
 NO_WINDOW = 1e12
+WIDEST = 10**8
 NEEDED = ("layers", "d_model", "d_ff", "heads", "vocab")
 
 
@@ -17,12 +18,14 @@ def model_of(published: PublishedModel) -> Model:
     """The model's sizes.
 
     Raises:
-        Unpredictable: a size is missing.
+        Unpredictable: a size is missing, or no model has such sizes.
     """
     missing = [name for name in NEEDED if getattr(published, name) is None]
     if missing:
         raise Unpredictable(f"the source gives no {', '.join(f'model.{name}' for name in missing)}")
     m = published
+    if wrong := _impossible(m):
+        raise Unpredictable(wrong)
     assert m.layers is not None and m.d_model is not None and m.d_ff is not None
     assert m.heads is not None and m.vocab is not None
     head_dim = m.head_dim or m.d_model // m.heads
@@ -55,6 +58,23 @@ def model_of(published: PublishedModel) -> Model:
     )
 
 
+def _impossible(m: PublishedModel) -> str | None:
+    """Why no model has these sizes; None where one may."""
+    layers, heads, experts = m.layers or 0, m.heads or 0, m.experts or 0
+    if (m.first_dense_layers or 0) > layers:
+        return f"{m.first_dense_layers} dense layers first, of {layers}"
+    if (m.kv_heads or 0) > heads:
+        return f"{m.kv_heads} key heads, more than the {heads} of queries"
+    if experts and (m.top_k or 0) > experts:
+        return f"a token goes to {m.top_k} of {experts} experts"
+    if not m.head_dim and heads > (m.d_model or 0):
+        return f"{heads} heads on a width of {m.d_model}"
+    dims = (m.head_dim or 1, (m.qk_nope_head_dim or 0) + (m.qk_rope_head_dim or 0), m.v_head_dim or 0)
+    if heads * max(dims) > WIDEST:
+        return f"{heads} heads of {max(dims)}"
+    return None
+
+
 def _moe_layers(m: PublishedModel) -> int:
     if not m.experts or m.layers is None:
         return 0
@@ -62,10 +82,13 @@ def _moe_layers(m: PublishedModel) -> int:
 
 
 def _windowed(m: PublishedModel) -> float:
-    """Share of the layers that attend to a window: every second, five of six, or as many as the notes say."""
+    """Share of the layers that attend to a window: by a number, every second, or five of six where the words say so."""
     if not m.sliding_window:
         return 0.0
-    words = f"{m.sliding_window_pattern or ''} {m.note or ''}"
+    pattern = str(m.sliding_window_pattern or "")
+    if pattern.isdecimal() and int(pattern):
+        return 1 - 1 / int(pattern)     # as configurations count: every nth layer is global
+    words = f"{pattern} {m.note or ''}"
     if "5 local" in words or "5:1" in words:
         return 5 / 6
     return 0.5

@@ -99,11 +99,15 @@ def rows_of(batch: Batch, steps: Step, calibration: Calibration) -> list[Row]:
     rows = []
     for i, case in enumerate(batch.cases):
         ledger = {name: float(line[i]) for name, line in lines.items() if line[i]}
+        seconds, figures = math.fsum(ledger.values()), (low[i], high[i], memory.value[i])
+        if not all(math.isfinite(figure) for figure in (seconds, *figures)) or seconds <= 0:
+            rows.append(unpredicted(case.run, f"out of its sizes come {seconds:g} s, {memory.value[i]:g} bytes"))
+            continue
         rows.append(
             Row(
                 **_about(case.run, group_of(case), case.facts.model),
                 **_work(case),
-                predicted_step_time_s=math.fsum(ledger.values()),
+                predicted_step_time_s=seconds,
                 low_s=float(low[i]),
                 high_s=float(high[i]),
                 ledger_s=ledger,

@@ -6,19 +6,36 @@ A key that the source does not give is None here; nothing is filled in.
 from __future__ import annotations
 
 import tomllib
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from jaxplan.errors import InputError
 from jaxplan.machine import files
 
 BUNDLED = "profiling/published"
-Count = Annotated[int, Field(gt=0, le=10**12)]
-Extra = Annotated[int, Field(ge=0, le=10**12)]
-Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("expected a number, not true or false")
+    return value
+
+
+def _text(value: Any) -> Any:
+    """TOML has dates of its own."""
+    return value.isoformat() if isinstance(value, date) else value
+
+
+Count = Annotated[int, BeforeValidator(_number), Field(gt=0, le=10**12)]
+Extra = Annotated[int, BeforeValidator(_number), Field(ge=0, le=10**12)]
+Size = Annotated[int, BeforeValidator(_number), Field(gt=0, le=10**8)]
+ExtraSize = Annotated[int, BeforeValidator(_number), Field(ge=0, le=10**8)]
+Amount = Annotated[float, BeforeValidator(_number), Field(gt=0, ge=1e-12, le=1e15, allow_inf_nan=False)]
+Day = Annotated[str, BeforeValidator(_text)]
 
 
 class PublishedModel(BaseModel):
@@ -27,28 +44,28 @@ class PublishedModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str = ""
-    layers: Count | None = None
-    d_model: Count | None = None
-    d_ff: Count | None = None
-    heads: Count | None = None
-    kv_heads: Count | None = None
-    head_dim: Count | None = None
-    vocab: Count | None = None
-    mlp_matrices: Count | None = None
+    layers: Size | None = None
+    d_model: Size | None = None
+    d_ff: Size | None = None
+    heads: Size | None = None
+    kv_heads: Size | None = None
+    head_dim: Size | None = None
+    vocab: Size | None = None
+    mlp_matrices: Size | None = None
     tied_embeddings: bool | None = None
-    experts: Extra | None = None
-    top_k: Extra | None = None
-    moe_d_ff: Extra | None = None
-    shared_experts: Extra | None = None
-    first_dense_layers: Extra | None = None
-    moe_layer_step: Count | None = None
-    q_lora_rank: Extra | None = None
-    kv_lora_rank: Extra | None = None
-    qk_nope_head_dim: Extra | None = None
-    qk_rope_head_dim: Extra | None = None
-    v_head_dim: Count | None = None
-    mtp_layers: Extra | None = None
-    sliding_window: Extra | None = None
+    experts: ExtraSize | None = None
+    top_k: ExtraSize | None = None
+    moe_d_ff: ExtraSize | None = None
+    shared_experts: ExtraSize | None = None
+    first_dense_layers: ExtraSize | None = None
+    moe_layer_step: Size | None = None
+    q_lora_rank: ExtraSize | None = None
+    kv_lora_rank: ExtraSize | None = None
+    qk_nope_head_dim: ExtraSize | None = None
+    qk_rope_head_dim: ExtraSize | None = None
+    v_head_dim: Size | None = None
+    mtp_layers: ExtraSize | None = None
+    sliding_window: ExtraSize | None = None
     sliding_window_pattern: str | int | None = None
     n_params: Amount | None = None
     note: str | None = None
@@ -61,13 +78,13 @@ class PublishedRun(BaseModel):
 
     id: str
     chip: str
-    n_devices: int
+    n_devices: Annotated[int, BeforeValidator(_number)]
     framework: str
     model: PublishedModel
     grade: str = "C"
     kind: str = "dense"
     source: str = ""
-    date: str | None = None
+    date: Day | None = None
     series: str | None = None
     varies: str | None = None
     doubt: str | None = None
@@ -170,7 +187,7 @@ def _row(row: Any, index: int) -> PublishedRun:
             id=str(row.get("id") or f"run {index + 1}"),
             chip=str(row.get("chip") or "unknown"),
             framework=str(row.get("framework") or "unknown"),
-            n_devices=count if isinstance(count, int) else 0,
+            n_devices=count if isinstance(count, int) and not isinstance(count, bool) else 0,
             model=PublishedModel(),
             unreadable=reason,
         )

@@ -23,7 +23,7 @@ ROW = Row(
 ROWS = {"bundled.toml": (ROW, replace(ROW, id="fitted", part="fit")), "mine.toml": (replace(ROW, id="mine"),)}
 
 
-def left_out(runs, by, calibration):
+def left_out(runs, by, calibration, known):
     return tuple(
         replace(row, predicted_step_time_s=1.5, high_s=1.5, ledger_s={f"without its {by}": 1.5}) for row in runs
     )

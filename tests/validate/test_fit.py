@@ -154,6 +154,14 @@ def test_a_source_that_is_left_out_has_no_say():
     assert max(own) < 1e-3 < 1e-2 < max(others)
 
 
+def test_runs_that_nothing_is_fitted_to_are_predicted_by_those_that_are_known():
+    known = [r for r in read() if source_of(r) == "foundation-model-stack/fms-fsdp"]
+    strange = [known[0].model_copy(update={"source": "elsewhere", "step_time_s": None, "derived_step_time_s": None})]
+    strange += [strange[0].model_copy(update={"unreadable": "no"})]
+    found, unknown = left_out(strange, "source", KNOWN, known)
+    assert found.predicted and unknown.not_predicted == "no"
+
+
 def test_every_parameter_has_a_source_and_stays_within_its_limit():
     for p in KNOWN.parameters:
         assert p.source and p.unit and p.value <= p.most

@@ -41,6 +41,8 @@ def test_windows():
     assert half.pairs(4096) == (2048 + 128) / 2
     most = model_of(PublishedModel(**plain, sliding_window=512, sliding_window_pattern="5 local : 1 global"))
     assert most.pairs(4096) == pytest.approx(2048 / 6 + 512 * 5 / 6)
+    counted = model_of(PublishedModel(**plain, sliding_window=512, sliding_window_pattern=6))
+    assert counted.pairs(4096) == pytest.approx(most.pairs(4096))
 
 
 def test_kinds_of_layers():

@@ -113,6 +113,14 @@ def test_physics_of_made_runs(chip, hosts, tp, pp):
         ({"model": PublishedModel(name="secret")}, "model.layers"),
         ({"global_batch": None}, "global_batch"),
         ({"unreadable": "seq_len: input should be a valid integer"}, "seq_len"),
+        ({"interconnect": "8x0 Gb/s"}, "0 Gb/s"),
+        ({"pp": 33, "fsdp": 1, "n_devices": 33}, "33 stages for 32 layers"),
+        ({"model": LLAMA_8B.model_copy(update={"experts": 8, "top_k": 9})}, "9 of 8 experts"),
+        ({"model": LLAMA_8B.model_copy(update={"experts": 8, "top_k": 2}), "ep": 16}, "16 ranks of experts for 8"),
+        ({"model": LLAMA_8B.model_copy(update={"kv_heads": 64})}, "64 key heads"),
+        ({"model": LLAMA_8B.model_copy(update={"first_dense_layers": 40})}, "40 dense layers"),
+        ({"model": LLAMA_8B.model_copy(update={"heads": 10**6, "head_dim": 10**6})}, "1000000 heads of 1000000"),
+        ({"model": LLAMA_8B.model_copy(update={"heads": 8192, "head_dim": None})}, "8192 heads on a width of 4096"),
     ],
 )
 def test_what_cannot_be_predicted_says_why(changes, reason):
@@ -129,6 +137,7 @@ def test_what_cannot_be_predicted_says_why(changes, reason):
         {"chip": "tpu-v5p", "n_devices": 96, "fsdp": 96},
         {"global_batch": 0.5},
         {"remat": "a policy that nobody knows", "overlap_note": "?", "interconnect": "pigeons"},
+        {"framework": "MaxText (JAX)", "moe_dispatch": "ragged all-to-all"},
     ],
 )
 def test_odd_runs_are_predicted_or_say_why(changes):
@@ -148,8 +157,12 @@ def test_unreadable_rows_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", ["seq_len = -1", "global_batch = 0", "micro_batch = 0", "tp = 0", "step_time_s = nan", "memory_gib = -3.0"]
-)
+    "wrong",
+    [
+        "seq_len = -1", "global_batch = 0", "micro_batch = 0", "tp = 0", "step_time_s = nan", "memory_gib = -3.0",
+        "tp = true", "memory_gib = 1e300", "step_time_s = 5e-324", "global_batch = 1e300",
+    ],
+)  # fmt: skip
 def test_impossible_numbers_make_a_row_unreadable(tmp_path, wrong):
     file = tmp_path / "runs.toml"
     file.write_text(f'[[run]]\nid = "a"\nchip = "h100"\nn_devices = 8\nframework = "x"\nmodel = {{}}\n{wrong}\n')
@@ -157,12 +170,25 @@ def test_impossible_numbers_make_a_row_unreadable(tmp_path, wrong):
     assert wrong.split()[0] in (found.not_predicted or "")
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_run_of_no_finite_time_is_no_end_of_the_others():
+    beyond, usual = predict_all([run(micro_batch=1e300), run()], KNOWN)
+    assert "out of its sizes" in (beyond.not_predicted or "") and usual.predicted
+
+
+def test_dates_of_toml_are_read(tmp_path):
+    file = tmp_path / "runs.toml"
+    file.write_text('[[run]]\nid = "a"\nchip = "h100"\nn_devices = 8\nframework = "x"\nmodel = {}\ndate = 2024-05-01\n')
+    (found,) = read(file)
+    assert found.unreadable is None and found.date == "2024-05-01"
+
+
 def test_axes_that_are_not_the_devices_are_said():
     assert "multiply up to 64, it has 8" in (row(tp=8).doubt or "")
     assert row().doubt is None
 
 
-@pytest.mark.parametrize("text", ["", "x = 1", "[[run", "run = 3"])
+@pytest.mark.parametrize("text", ["", "x = 1", "[[run", "run = 3", "run = " + "[" * 100_000])
 def test_files_without_runs_are_refused(tmp_path, text):
     file = tmp_path / "runs.toml"
     file.write_text(text)
