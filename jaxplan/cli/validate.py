@@ -12,7 +12,7 @@ import typer
 from jaxplan.cli.console import console, print_json
 from jaxplan.errors import InputError
 from jaxplan.machine.files import folder
-from jaxplan.plan.files import write_whole
+from jaxplan.plan.files import save
 from jaxplan.report.validate import CALIBRATED, ValidateReport, validate_json
 from jaxplan.report.validate_page import validate_page
 from jaxplan.report.validate_text import validate_renderables
@@ -59,11 +59,11 @@ def validate(
         stderr.print(f"Calibration written to {_fitted()}", markup=False)
     report = _report(runs, part, asked[0] if asked else None, everything=page is not None)
     if page is not None:
-        _save(page, validate_page(report, worst))
+        save(page, validate_page(report, worst))
         stderr.print(f"Page written to {page}", markup=False)
     if write:
         path = folder("profiling/calibrations") / RECORD
-        _save(path, json.dumps(validate_json(report), indent=1) + "\n")
+        save(path, json.dumps(validate_json(report), indent=1) + "\n")
         stderr.print(f"Rows written to {path}", markup=False)
     if as_json:
         print_json(validate_json(report))
@@ -115,19 +115,10 @@ def _fitted() -> Path:
     from jaxplan.validate.published import read
 
     found = calibrated(read(), calibration.load())
-    _save(calibration.path(), calibration.written(found))
+    save(calibration.path(), calibration.written(found))
     calibration.load.cache_clear()
     return calibration.path()
 
 
 def _of_part(rows: tuple[Row, ...], part: str) -> tuple[Row, ...]:
     return tuple(row for row in rows if part in ("all", row.part))
-
-
-def _save(path: Path, text: str) -> None:
-    """Writes a file whole, in a folder that is made if need be."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}", "a folder that can be written") from error

@@ -102,14 +102,21 @@ def write(record: PlanRecord, path: str | os.PathLike[str]) -> Path:
         text = render(to_json(record)) + "\n"
     except TypeError as error:
         raise ValueError(f"evidence must be plain data: {error}") from error
+    save(path, text)
+    return path
+
+
+def save(path: Path, text: str) -> None:
+    """Writes a file whole, in a folder that is made if need be.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
     except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror or error}", "a folder that can be written"
-        ) from error
-    return path
+        raise InputError(f"cannot write {path}: {error.strerror or error}", "a folder that can be written") from error
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +9,7 @@ from jaxplan.machine.links import Links
 from jaxplan.plan.decisions import shown
 from jaxplan.plan.record import MemoryLedger, PlanRecord, TimeLedger
 from jaxplan.report.explain import ExplainReport
+from jaxplan.report.finite import finite
 from jaxplan.search.axis_use import AxisUse, Trade
 from jaxplan.search.neighbours import Neighbour
 
@@ -20,7 +19,7 @@ SCHEMA = "jaxplan.explain/1"
 def explain_json(report: ExplainReport) -> dict[str, Any]:
     """Schema `jaxplan.explain/1`. `fits` is null where the estimate is too close to the memory to tell."""
     said = report.verdict
-    return _finite({
+    return finite({
         "schema": SCHEMA,
         "plan": _plan(report.record),
         "illegal": report.broken or None,
@@ -207,12 +206,3 @@ def _links(links: Links) -> dict[str, Any]:
         "latency_s": links.latency_s,
         "crosses_network": links.crosses_network,
     }
-
-
-def _finite(data: Any) -> Any:
-    """JSON has no infinity (the intensity of work that touches no memory): null."""
-    if isinstance(data, Mapping):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    return data if not isinstance(data, float) or math.isfinite(data) else None

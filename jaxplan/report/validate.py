@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-import numpy as np
-
+from jaxplan.report.finite import finite
 from jaxplan.validate import varies as varies_file
 from jaxplan.validate.bars import Bar, bars, judged_rows
 from jaxplan.validate.memory_statistics import OutOfMemory, memory_statistics, out_of_memory
@@ -107,7 +105,7 @@ class ValidateReport:
 
 def validate_json(report: ValidateReport) -> dict[str, Any]:
     """Schema `jaxplan.validate/1`: every run, predicted or with the reason why not, and the errors of every group."""
-    return _finite({
+    return finite({
         "schema": SCHEMA,
         "runs": report.source,
         "part": report.part,
@@ -159,14 +157,3 @@ def _named_groups(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
     return {name: getattr(parameter, name) for name in ("name", "value", "unit", "prior", "source", "fitted")}
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinities (an interval from 0 has no finite ratio, which is null) and no numbers of NumPy's."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,17 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from made_rows import ROW as MADE
 
 from jaxplan.validate.baselines import NO_FLOPS, NOT_FITTED, baselines, constant_mfu, mfu, roofline
-from jaxplan.validate.row import Row
 
-ROW = Row(
-    id="a", chip="h100-sxm", framework="torchtitan (FSDP2)", group="FSDP", kind="dense", grade="A", source="s",
-    series=None, varies=None, devices=8, part="fit", tokens_per_step=65536.0, model_flops=4e14,
-    peak_flops_per_s=1e15, published_step_time_s=1.0, predicted_step_time_s=1.0, low_s=1.0, high_s=1.0,
-    ledger_s={"matmul": 1.0}, published_memory_bytes=None, memory_kind="", predicted_memory_bytes=None,
-    capacity_bytes=8e10, fits=True, oom=False, not_predicted=None, doubt=None,
-)
+ROW = replace(MADE, series=None, varies=None, part="fit", fits=True)
 FITTED = [
     replace(ROW, published_step_time_s=0.4 / 0.5),      # an MFU of 50%
     replace(ROW, published_step_time_s=0.4 / 0.4),

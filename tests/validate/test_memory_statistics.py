@@ -3,18 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from made_rows import ROW as MADE
 
 from jaxplan.validate.memory_statistics import memory_statistics, out_of_memory
-from jaxplan.validate.row import Row
 
 GB = 1e9
-ROW = Row(
-    id="a", chip="h100-sxm", framework="torchtitan (FSDP2)", group="FSDP", kind="dense", grade="A", source="s",
-    series=None, varies=None, devices=8, part="check", tokens_per_step=65536.0, model_flops=4e14,
-    peak_flops_per_s=1e15, published_step_time_s=1.0, predicted_step_time_s=1.0, low_s=1.0, high_s=1.0,
-    ledger_s={"matmul": 1.0}, published_memory_bytes=50 * GB, memory_kind="max_reserved",
-    predicted_memory_bytes=55 * GB, capacity_bytes=80 * GB, fits=True, oom=False, not_predicted=None, doubt=None,
-)
+ROW = replace(
+    MADE, series=None, varies=None, published_memory_bytes=50 * GB, memory_kind="max_reserved",
+    predicted_memory_bytes=55 * GB, capacity_bytes=80 * GB, fits=True,
+)  # fmt: skip
 OOM = replace(ROW, oom=True, published_step_time_s=None, published_memory_bytes=None, memory_kind="", fits=False)
 
 

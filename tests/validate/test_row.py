@@ -4,16 +4,12 @@ import math
 from dataclasses import replace
 
 import pytest
+from made_rows import ROW as MADE
 
-from jaxplan.validate.row import Row
-
-ROW = Row(
-    id="a", chip="h100-sxm", framework="torchtitan (FSDP2)", group="FSDP", kind="dense", grade="A", source="s",
-    series="layouts", varies="FSDP / TP / batch", devices=8, part="check", tokens_per_step=65536.0,
-    model_flops=4e14, peak_flops_per_s=1e15, published_step_time_s=1.0, predicted_step_time_s=0.9, low_s=0.8,
-    high_s=1.2, ledger_s={"matmul": 0.6, "attention": 0.3}, published_memory_bytes=4e10, memory_kind="max_reserved",
-    predicted_memory_bytes=5e10, capacity_bytes=8e10, fits=True, oom=False, not_predicted=None, doubt=None,
-)
+ROW = replace(
+    MADE, predicted_step_time_s=0.9, low_s=0.8, ledger_s={"matmul": 0.6, "attention": 0.3}, high_s=1.2,
+    published_memory_bytes=4e10, memory_kind="max_reserved", predicted_memory_bytes=5e10, fits=True,
+)  # fmt: skip
 NOTHING = {"predicted_step_time_s": None, "low_s": None, "high_s": None, "ledger_s": {}, "fits": None,
            "predicted_memory_bytes": None}
 

@@ -66,8 +66,12 @@ def widths(facts: Facts, keeping: Keeping, moe: bool) -> Widths:
 
 def kept_bytes(facts: Facts, keeping: Keeping, kept: Kept, moe: bool) -> Number:
     """Of one layer and microbatch, by shares kept; dense or of experts."""
-    w = widths(facts, keeping, moe)
-    one = (
+    return _kept(widths(facts, keeping, moe), kept) * facts.layout.tokens
+
+
+def _kept(w: Widths, kept: Kept) -> Number:
+    """Of one token."""
+    return (
         kept.inputs * w.residual
         + kept.after_attention * w.residual
         + kept.norms * (w.norms + w.masks)
@@ -78,14 +82,13 @@ def kept_bytes(facts: Facts, keeping: Keeping, kept: Kept, moe: bool) -> Number:
         + kept.product * w.product
         + kept.narrow * w.narrow
     )
-    return one * facts.layout.tokens
 
 
 def live_bytes(facts: Facts, keeping: Keeping, moe: bool) -> Number:
     """At the peak of one layer's backward pass: its values, those that a policy dropped again, and their gradients."""
-    everything = kept_bytes(facts, keeping, FULL, moe)
-    w = widths(facts, keeping, moe)
+    w, tokens = widths(facts, keeping, moe), facts.layout.tokens
+    everything = _kept(w, FULL) * tokens
     if moe:
-        everything = everything + (w.narrow + w.dispatch) * facts.layout.tokens
-    dropped = np.maximum(everything - kept_bytes(facts, keeping, keeping.kept, moe), 0.0)
+        everything = everything + (w.narrow + w.dispatch) * tokens
+    dropped = np.maximum(everything - _kept(w, keeping.kept) * tokens, 0.0)
     return dropped + keeping.alive * everything
