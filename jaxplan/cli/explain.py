@@ -40,7 +40,7 @@ def explain(
     """Why a plan takes the time and memory it does: ledgers, rooflines, links, the bottleneck, what to change."""
     record = as_it_is_now(read(plan))
     asked = None if other is None else parse(other, record.plan.machine)
-    report = _report(plan, record, asked)
+    report = report_of(plan, record, _table(record), asked)
     if as_json:
         print_json(explain_json(report))
     else:
@@ -50,13 +50,21 @@ def explain(
     return AGAINST if report.verdict.fits is False or report.broken else 0
 
 
-def _report(path: Path, record: PlanRecord, asked: Asked | None) -> ExplainReport:
+def report_of(path: Path, record: PlanRecord, table: Table, asked: Asked | None = None) -> ExplainReport:
+    """Everything that is explained of a plan.
+
+    Args:
+        path: of its file, for messages.
+        table: of its workload.
+
+    Raises:
+        InputError: the file's evidence is not what a search writes.
+    """
     evidence = _evidence(path, record)
     try:
         known = correction(record)
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: its evidence holds no figures ({error})", suggestion=AGAIN) from error
-    table = _table(record)
     found = anatomy(record.plan, table)
     return ExplainReport(
         record=record,

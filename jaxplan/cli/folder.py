@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from jaxplan.cli.recording import record_of
-from jaxplan.errors import InputError
+from jaxplan.cli.stamped import new_folder, stamp, unwritable
 from jaxplan.plan.files import write as write_plan
 from jaxplan.plan.files import write_whole
 from jaxplan.report.search import SearchReport
@@ -28,7 +26,7 @@ class RunFolder:
     """
 
     def __init__(self, parent: Path) -> None:
-        self.parent, self.stamp = parent, time.strftime("%m%d-%H%M")
+        self.parent, self.stamp = parent, stamp()
         self.path = parent / self.stamp
         self.made = False
         self.plans: dict[int, str] = {}
@@ -40,7 +38,7 @@ class RunFolder:
             InputError: the folder or a file in it cannot be written; what was there before is still whole.
         """
         if not self.made:
-            self._make()
+            self.path = new_folder(self.parent, self.stamp)
         try:
             self._write(report, progress, table)
         except BaseException:
@@ -60,24 +58,11 @@ class RunFolder:
             write_whole(self.path / "search.json", text)
             self._remove_others()
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            raise unwritable(self.path, error) from error
 
     def shown(self, report: SearchReport) -> Mapping[int, str]:
         """The plan files of the rows that the report shows."""
         return {row.candidate: self.plans[row.candidate] for row in report.rows if row.candidate in self.plans}
-
-    def _make(self) -> None:
-        """Makes the folder; two searches that start in one minute get one each."""
-        for name in itertools.chain([self.stamp], (f"{self.stamp}-{i}" for i in itertools.count(2))):
-            self.path = self.parent / name
-            try:
-                self.path.mkdir(parents=True)
-                return
-            except FileExistsError as error:
-                if not self.parent.is_dir():
-                    raise _unwritable(self.path, error) from error
-            except OSError as error:
-                raise _unwritable(self.path, error) from error
 
     def _remove_others(self) -> None:
         """Plan files of an earlier write whose plans have been refused since."""
@@ -85,6 +70,3 @@ class RunFolder:
             if str(path) not in self.plans.values():
                 path.unlink()
 
-
-def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(f"{path} cannot be written: {error.strerror}", "a folder with room", "--out FOLDER")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,9 @@ from rich.console import Console
 from jaxplan.cli.advice import changes_that_fit
 from jaxplan.cli.console import console, print_json
 from jaxplan.cli.folder import RunFolder
+from jaxplan.cli.recording import record_of
 from jaxplan.cli.request import attention_kernel, attention_note, workload_of
+from jaxplan.cli.views import write_candidates, write_views
 from jaxplan.compile.tiers import Tiers
 from jaxplan.errors import InputError
 from jaxplan.machine import catalogue
@@ -124,6 +127,7 @@ class Search:
                 raise
             self.progress.stopped = "interrupted"
             self.write()
+            self.show_candidates()
             self.say(f"What is known so far is in {self.folder.path}")
             return INTERRUPTED
         return self.finish()
@@ -149,6 +153,7 @@ class Search:
         self.write()
         if self.progress.order():
             self.stderr.print(self.grid(self.report().rows, self.stderr))
+        self.show_candidates()
 
     def prove(self, tiers: Tiers) -> None:
         """Partition and compile, a line for each proof; the folder always holds what is known."""
@@ -170,6 +175,8 @@ class Search:
     def finish(self) -> int:
         self.seconds["total"] = time.perf_counter() - self.started
         report = self.write()
+        self.show_candidates()
+        self.show_plans(report)
         if self.as_json:
             print_json(report.to_json(self.folder.shown(report)))
         else:
@@ -195,6 +202,8 @@ class Search:
         again = f"jaxplan check {shlex.quote(str(best))}"
         self.stdout.print(f'\nPlan written to {best}      use it:  plan = jaxplan.load("{best}")', markup=False)
         self.stdout.print(f"All results: {every}      again, alone:  {again}", markup=False)
+        look = f"tensorboard --logdir {shlex.quote(str(self.folder.parent))}"
+        self.stdout.print(f"Look at all plans, and at one step:  {look}  (tab Plan)", markup=False)
 
     def write(self) -> SearchReport:
         """Everything known so far, whole, in the run's folder; once it has been written, a full disk stops nothing.
@@ -212,6 +221,29 @@ class Search:
             self.unwritten = error
             self.note(str(error))
         return report
+
+    def show_candidates(self) -> None:
+        """Every plan that fits, for TensorBoard; without it the search is as good."""
+        with self.optional():
+            write_candidates(self.folder.path, self.progress, self.table, self.folder.plans)
+
+    def show_plans(self, report: SearchReport) -> None:
+        """The explanation, the step and the program of the plans that were asked for or compiled, for TensorBoard."""
+        for number, row in enumerate(report.rows, 1):
+            compiled = self.progress.proofs.get(row.candidate, {}).get("compile")
+            if self.unwritten or (compiled is None and number > self.limits.top):
+                continue
+            with self.optional():
+                record = record_of(report, row, self.progress, self.table)
+                write_views(Path(self.folder.plans[row.candidate]), number, record, self.table, compiled)
+
+    @contextlib.contextmanager
+    def optional(self) -> Iterator[None]:
+        """What cannot be written is a note."""
+        try:
+            yield
+        except InputError as error:
+            self.note(str(error))
 
     def report(self) -> SearchReport:
         return search_report(self.progress, self.table, self.workload, self.seconds, self.limits.top, self.changes)

@@ -63,6 +63,11 @@ class Cache:
     def path(self, kind: str, key: str) -> Path | None:
         return None if self.root is None else self.root / kind / key[:2] / f"{key}.json"
 
+    def folder(self, kind: str, key: str) -> Path | None:
+        """Where files that belong to an entry lie; nobody has made it yet."""
+        path = self.path(kind, key)
+        return None if path is None else path.with_suffix("")
+
     def get(self, kind: str, parts: Mapping[str, Any]) -> Any | None:
         """The value stored under these parts, or None: never stored, unreadable, damaged, another version."""
         key = digest(parts)
@@ -94,7 +99,7 @@ class Cache:
 
     def nbytes(self) -> int:
         """Bytes of all entries."""
-        return sum(_sizes(self.root.rglob("*.json"))) if self.root is not None else 0
+        return sum(_sizes(self.root.rglob("*.*"))) if self.root is not None else 0
 
 
 def _sizes(paths: Iterable[Path]) -> Iterable[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from jaxplan.compile.environment import Platform
@@ -151,6 +152,7 @@ class Evidence:
         output_shardings: leaves whose sharding is not the requested one, as `path: got, expected`.
         notes: what was done differently than on the real machine.
         from_cache: whether this was known already.
+        folder: of what the compile left beside (`compile.artifacts`), if it could.
     """
 
     tier: Tier
@@ -178,6 +180,7 @@ class Evidence:
     partitioner: str = ""
     notes: tuple[str, ...] = ()
     from_cache: bool = field(default=False, compare=False)
+    folder: Path | None = field(default=None, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -248,7 +251,7 @@ class Evidence:
     def to_json(self) -> dict[str, Any]:
         """Plain data, with the derived figures that readers want."""
         data = dataclasses.asdict(self)
-        del data["from_cache"]
+        del data["from_cache"], data["folder"]
         return {**data, "total_bytes": self.total_bytes, "step_time_s": self.step_time_s, "fits": self.fits}
 
     @classmethod
@@ -259,7 +262,7 @@ class Evidence:
         def one(key: str, make: Any) -> Any:
             return None if data[key] is None else make(**data[key])
 
-        known = {f.name for f in dataclasses.fields(cls)}
+        known = {f.name for f in dataclasses.fields(cls)} - {"folder"}
         plain = {key: value for key, value in data.items() if key in known}
         return cls(**{
             **plain,

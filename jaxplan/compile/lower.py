@@ -14,9 +14,10 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxplan.compile import reading
+from jaxplan.compile import artifacts, reading
 from jaxplan.compile.environment import Platform, available, versions
 from jaxplan.compile.evidence import Donation, Evidence, Tier
 from jaxplan.compile.holdings import bytes_on_host, local_bytes, memory_of, with_kinds
@@ -67,10 +68,11 @@ def trace_job(workload: Mapping[str, Any]) -> dict:
 
 
 def prove_job(
-    decisions: Mapping[str, Any], tier: Tier, platform: Platform, init: bool, buffers: bool
+    decisions: Mapping[str, Any], tier: Tier, platform: Platform, init: bool, buffers: bool, folder: str = ""
 ) -> dict:
     """The evidence about a plan from one compiler (`Evidence.to_json`)."""
-    return prove(plan_from(decisions), tier, platform, init=init, buffers=buffers).to_json()
+    keep = Path(folder) if folder else None
+    return prove(plan_from(decisions), tier, platform, init=init, buffers=buffers, folder=keep).to_json()
 
 
 @dataclass
@@ -89,13 +91,20 @@ class Stages:
 
 
 def prove(
-    plan: Plan, tier: Tier, platform: Platform, *, init: bool = False, buffers: bool = False
+    plan: Plan,
+    tier: Tier,
+    platform: Platform,
+    *,
+    init: bool = False,
+    buffers: bool = False,
+    folder: Path | None = None,
 ) -> Evidence:
     """Lower and compile a plan's training step, and read what the compiler made of it.
 
     Args:
         init: also compile the program that makes the initial state (it can need more memory than a step).
         buffers: also read the buffers that are alive at the peak.
+        folder: for the step's timeline and, with `buffers`, its program (`compile.artifacts`).
     """
     stages, start = Stages(), time.perf_counter()
     about = Evidence(
@@ -111,7 +120,7 @@ def prove(
         placement = place(plan.machine, plan.sizes)
         step = _build(plan, mesh(plan.machine, plan.sizes, platform, placement.order))
     try:
-        evidence = _compiled(about, plan, step, placement, stages, init, buffers)
+        evidence = _compiled(about, plan, step, placement, stages, init, buffers, folder)
     except Exception as error:
         evidence = reading.refusal(about, error)
         if evidence is None:
@@ -135,6 +144,7 @@ def _compiled(
     stages: Stages,
     init: bool,
     buffers: bool,
+    folder: Path | None,
 ) -> Evidence:
     with warnings.catch_warnings(record=True) as caught, stages.stage("lower"):
         warnings.simplefilter("always")
@@ -142,12 +152,16 @@ def _compiled(
     with stages.stage("compile"), _dump(buffers) as dump:
         compiled = _compile(lowered, {**_options(plan, about.platform), **dump})
         alive, assigned = reading.peak(dump["xla_dump_to"]) if dump else ((), None)
+        if dump and folder is not None:
+            artifacts.keep_program(folder, Path(dump["xla_dump_to"]), plan.label)
     moved = bytes_on_host(plan, step)
     memory = with_kinds(replace(memory_of(compiled, about.platform, moved), assigned_bytes=assigned), step, moved)
     unused = tuple(str(w.message).partition("\n")[0] for w in caught if "donated" in str(w.message))
     with stages.stage("read"):
         about = replace(about, memory=memory, buffers=alive)
-        evidence = reading.read(about, compiled.as_text(), plan, placement)
+        evidence, passes = reading.read(about, compiled.as_text(), plan, placement)
+        if passes is not None and folder is not None:
+            artifacts.keep_timeline(folder, passes)
     evidence = replace(
         evidence,
         donation=Donation(local_bytes(step.abstract_state) - moved, memory.alias_bytes, unused),

@@ -9,6 +9,7 @@ from pathlib import Path
 from jaxplan.compile import diagnostics
 from jaxplan.compile.buffers import read_peak
 from jaxplan.compile.collectives import Collective, collectives
+from jaxplan.compile.events import Node
 from jaxplan.compile.evidence import Buffer, Diagnostic, Evidence, Schedule, Traffic
 from jaxplan.compile.hlo import parse
 from jaxplan.compile.hlo_cost import flops
@@ -22,8 +23,8 @@ COMPILER_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
 NAMED_BUFFERS = 24      # the largest ones: a 70B model has some thousand alive at its peak
 
 
-def read(about: Evidence, text: str, plan: Plan, placement: Placement) -> Evidence:
-    """`about` with what the HLO text of the compiled step says: FLOPs, collectives, schedule.
+def read(about: Evidence, text: str, plan: Plan, placement: Placement) -> tuple[Evidence, Node | None]:
+    """`about` with what the HLO text of the compiled step says: FLOPs, collectives, schedule; and the step itself.
 
     A schedule is the target compiler's; the host's says nothing about the target's time.
 
@@ -33,14 +34,16 @@ def read(about: Evidence, text: str, plan: Plan, placement: Placement) -> Eviden
     module = parse(text)
     count = flops(module)
     found = collectives(module, plan.sizes, slices=Slices.of(placement))
-    return replace(
+    time = timeline(module, plan.machine, placement) if about.tier == "compiled" else None
+    evidence = replace(
         about,
         flops=dict(count.by_kind),
         uncovered=dict(count.uncovered),
         unknown_trip_counts=count.unknown_trip_counts,
         traffic=traffic(found, placement),
-        schedule=_schedule(timeline(module, plan.machine, placement)) if about.tier == "compiled" else None,
+        schedule=_schedule(time) if time is not None else None,
     )
+    return evidence, time.step if time is not None else None
 
 
 def _schedule(time: StepTime) -> Schedule:
@@ -87,12 +90,16 @@ def _diagnostic(finding: diagnostics.Finding) -> Diagnostic:
     return Diagnostic(finding.kind, finding.message, finding.operation, finding.nbytes, finding.source)
 
 
+def largest_dump(folder: Path) -> Path | None:
+    """The step's program in a folder that XLA dumped to: helpers are dumped as well."""
+    return max(folder.glob("*after_optimizations.hlo.pb"), key=lambda file: file.stat().st_size, default=None)
+
+
 def peak(folder: str) -> tuple[tuple[Buffer, ...], int | None]:
     """The largest buffers alive at the peak and the bytes of all allocations, from a dump."""
-    dumps = list(Path(folder).glob("*after_optimizations.hlo.pb"))
-    if not dumps:
+    dump = largest_dump(Path(folder))
+    if dump is None:
         return (), None
-    largest = max(dumps, key=lambda file: file.stat().st_size)  # the step: helpers are dumped as well
-    found = read_peak(largest.read_bytes())
+    found = read_peak(dump.read_bytes())
     named = found.buffers[:NAMED_BUFFERS]
     return tuple(Buffer(b.op_name or b.name, b.shape, b.nbytes, b.kind) for b in named), found.total_bytes

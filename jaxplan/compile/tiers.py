@@ -146,12 +146,14 @@ class Tiers:
             if key in self._asked:
                 return self._asked[key]
             answer = self._asked[key] = Future()
+        folder = self.cache.folder(tier, key) if tier == "compiled" else None
         known = self.cache.get(tier, parts)
         if known is not None:
-            answer.set_result(Evidence.from_json(known, from_cache=True))
+            answer.set_result(replace(Evidence.from_json(known, from_cache=True), folder=folder))
             return answer
         limit = PARTITION_LIMIT_S if tier == "partitioned" else COMPILE_LIMIT_S
-        job = Job("jaxplan.compile.lower:prove_job", asked, self.environment, limit, label=plan.label)
+        told = {**asked, "folder": str(folder or "")}
+        job = Job("jaxplan.compile.lower:prove_job", told, self.environment, limit, label=plan.label)
 
         def finished(future: Future[Outcome]) -> None:
             evidence = _evidence(plan, tier, platform, future, (note,) if note else ())
@@ -162,7 +164,7 @@ class Tiers:
                 self.cache.put(tier, parts, evidence.to_json())
             if evidence.status not in KEPT:
                 self._asked.pop(key, None)      # whoever asks again gets another try
-            answer.set_result(evidence)
+            answer.set_result(replace(evidence, folder=folder))
 
         self._workers.submit(job, done=finished)
         return answer

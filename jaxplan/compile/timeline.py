@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxplan.compile.collectives import Collective, collectives
+from jaxplan.compile.events import COMPUTE, Event, Node
 from jaxplan.compile.hlo import Computation, Instruction, Module
 from jaxplan.compile.megascale import Slices
 from jaxplan.compile.memory_traffic import FREE
@@ -59,6 +60,7 @@ class StepTime:
             known.
         uncovered: custom calls whose work is not known -> how many of them.
         unknown_trip_counts: loops counted as one trip; with any, all times are lower bounds.
+        step: what runs when.
     """
 
     value_s: float
@@ -69,6 +71,7 @@ class StepTime:
     host_bytes: int = 0
     uncovered: Mapping[str, int] = field(default_factory=dict)
     unknown_trip_counts: int = 0
+    step: Node = field(default_factory=lambda: Node("step"), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         total = sum(entry.seconds for entry in self.ledger)
@@ -104,6 +107,7 @@ def timeline(module: Module, machine: Machine, placement: Placement) -> StepTime
         host_bytes=span.host_bytes,
         uncovered=dict(walk.costs.uncovered),
         unknown_trip_counts=walk.unknown_trip_counts,
+        step=span.node,
     )
 
 
@@ -111,6 +115,7 @@ def timeline(module: Module, machine: Machine, placement: Placement) -> StepTime
 class _Span:
     """What one execution of a computation takes. Sums over parts; `ledger` adds up to its duration."""
 
+    node: Node
     ledger: dict[str, float] = field(default_factory=dict)
     communication: dict[str, float] = field(default_factory=dict)
     links_low: dict[str, float] = field(default_factory=dict)
@@ -138,6 +143,11 @@ class _Span:
         if value > 0:
             self.ledger[name] = self.ledger.get(name, 0.0) + value
 
+    def transfer(self, event: Event, wait: str) -> _Pending:
+        """Enter a transfer, whose end somebody will wait for."""
+        self.node.events.append(event)
+        return _Pending(event.start_s + event.duration_s, wait, len(self.node.events) - 1)
+
     @property
     def duration(self) -> float:
         return sum(self.ledger.values())
@@ -147,12 +157,18 @@ def _touches_host(instruction: Instruction) -> bool:
     return any(shape.memory_space == HOST_MEMORY_SPACE for shape in instruction.shapes)
 
 
+def _words(one: Instruction | Collective) -> str:
+    """What an operation is called: the end of its path in the program, or its name in the HLO."""
+    return "/".join(one.op_name.split("/")[-2:]) or one.name
+
+
 @dataclass
 class _Pending:
-    """A transfer under way: when it ends, and what its wait is called."""
+    """A transfer under way: when it ends, what its wait is called, and which event of its node it is."""
 
     finish: float
     name: str
+    event: int
 
 
 class _Walk:
@@ -174,7 +190,7 @@ class _Walk:
         return self._spans[computation.name]
 
     def _walk(self, computation: Computation) -> _Span:
-        span, now = _Span(), 0.0
+        span, now = _Span(Node(computation.name)), 0.0
         free: dict[str, float] = {}
         awaited: dict[int, list[_Pending]] = {}
         issued = self._issued.get(computation.name, {})
@@ -191,6 +207,7 @@ class _Walk:
                     awaited.setdefault(one.end, []).append(pending)
             communicates = place in issued or bool(waits)
             now = self._step(span, now, free, copies, instruction, communicates)
+        span.node.duration_s = now
         return span
 
     def _step(
@@ -207,6 +224,7 @@ class _Walk:
         if opcode in ("while", "conditional", "call"):
             inner, times = self._nested(instruction)
             span.add(inner, times)
+            span.node.children.append((now, times, dataclasses.replace(inner.node, name=_words(instruction))))
             return now + times * inner.duration
         if opcode in ("copy-start", "slice-start") or (opcode.endswith("-start") and _touches_host(instruction)):
             self._start_copy(span, now, free, copies, instruction)
@@ -225,6 +243,7 @@ class _Walk:
         span.spend("slowed by collectives", slowed)
         span.compute_low += cost.low_s
         span.compute_high += cost.high_s
+        span.node.events.append(Event(COMPUTE, now, cost.seconds + slowed, _words(instruction), cost.kind))
         return now + cost.seconds + slowed
 
     def _slowed(self, now: float, seconds: float, free: dict[str, float]) -> float:
@@ -259,7 +278,7 @@ class _Walk:
         free.update(dict.fromkeys(self._resources(one), begin + time))
         name = f"{one.kind} {axes}"
         span.communication[name] = span.communication.get(name, 0.0) + time
-        return _Pending(begin + time, f"exposed {axes}")
+        return span.transfer(Event(axes, begin, time, _words(one), one.kind), f"exposed {axes}")
 
     def _resources(self, one: Collective) -> tuple[str, ...]:
         """What a collective keeps busy: both directions of its axes' links on a torus (a permute: one of
@@ -290,7 +309,8 @@ class _Walk:
         time = moved / self._machine.device_hbm_bytes_per_s
         span.copies += time
         free[_COPIES] = max(now, free.get(_COPIES, 0.0)) + time
-        copies[instruction.name] = _Pending(free[_COPIES], "exposed copies")
+        event = Event(_COPIES, free[_COPIES] - time, time, _words(instruction), _COPIES)
+        copies[instruction.name] = span.transfer(event, f"exposed {_COPIES}")
 
     def _start_transfer(
         self,
@@ -310,9 +330,11 @@ class _Walk:
         span.copies += time
         span.links_low[_HOST] = span.links_low.get(_HOST, 0.0) + time
         free[_HOST] = max(now, free.get(_HOST, 0.0)) + time
-        copies[instruction.name] = _Pending(free[_HOST], f"exposed {_HOST}")
+        event = Event(_HOST, free[_HOST] - time, time, _words(instruction), _HOST)
+        copies[instruction.name] = span.transfer(event, f"exposed {_HOST}")
 
     @staticmethod
     def _wait(span: _Span, now: float, pending: _Pending) -> float:
         span.spend(pending.name, pending.finish - now)
+        span.node.expose(pending.event, pending.finish - now)
         return max(now, pending.finish)

@@ -119,13 +119,13 @@ def save(path: Path, text: str) -> None:
         raise InputError(f"cannot write {path}: {error.strerror or error}", "a folder that can be written") from error
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replaces a file by `text`; a reader, or a crash at any moment, sees the old file or the new one."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Replaces a file by `content`; a reader, or a crash at any moment, sees the old file or the new one."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         os.fchmod(handle, _mode(path))
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -80,14 +80,14 @@ def row_of(progress: Progress, candidate: int, table: Table) -> Row:
         step_time_s=time,
         mfu=table.needed_flops(plan.workload.room_factor) / peak / time["value"],
         bottleneck=bottleneck,
-        proof=_proof(proofs),
+        proof=proof_word(proofs),
         fits=memory["total"] * (1 if memory["source"] == "compiled" else 1 + MEMORY_MARGIN) <= memory["capacity"]
         and not notes,
         notes=notes,
     )
 
 
-def _proof(proofs: Mapping[str, Any]) -> str:
+def proof_word(proofs: Mapping[str, Any]) -> str:
     """The highest tier that spoke, or why it refused."""
     for tier, word in (("compile", "compiled"), ("partition", "partitioned")):
         if tier in proofs and (proofs[tier].ok or proofs[tier].refuses):

@@ -9,7 +9,7 @@ from jaxplan.cli import check as check_module
 from jaxplan.cli.main import main
 from jaxplan.compile.evidence import Evidence, Memory
 from jaxplan.machine import catalogue
-from jaxplan.plan.files import write
+from jaxplan.plan.files import read, write
 from jaxplan.plan.plan import MeshAxis, Plan
 from jaxplan.plan.record import MemoryLedger, Part, PlanRecord
 from jaxplan.report.check import verdict
@@ -59,7 +59,7 @@ def test_whose_word_counts(held, found, fits, source):
 def run(monkeypatch, capsys, path, found, *flags):
     monkeypatch.setattr(check_module, "_evidence", lambda *_: found)
     with pytest.raises(SystemExit) as left:
-        main(["check", str(path), *flags])
+        main(["check", str(path), "--out", str(path.parent / "runs"), *flags])
     said = capsys.readouterr()
     return left.value.code, said.out, said.err
 
@@ -72,6 +72,29 @@ def test_the_exit_code_is_the_verdict(tmp_path, monkeypatch, capsys):
     assert code == 1 and json.loads(out)["fits"] is False
     code, out, _ = run(monkeypatch, capsys, path, [PARTITIONED])
     assert code == 0 and "not compiled here; as the plan file says, it fits: 50.0 GiB of 59.3 GiB" in out
+
+
+def test_what_tensorboard_shows_is_kept(tmp_path, monkeypatch, capsys):
+    path = write(record(50 * GIB), tmp_path / "plan.json")
+    compile_left = tmp_path / "left"
+    compile_left.mkdir()
+    for name in ("timeline.json", "jaxplan.xplane.pb"):
+        (compile_left / name).write_text(name)
+    run(monkeypatch, capsys, path, [PARTITIONED, replace(COMPILED, folder=compile_left)], "--json")
+    (folder,) = (tmp_path / "runs").iterdir()
+    kept = {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+    assert json.loads(kept["check.json"])["fits"] is True
+    assert json.loads(kept["explain.json"])["schema"] == "jaxplan.explain/1"
+    assert read(folder / "plan.json").evidence.keys() == {"partitioned", "compiled"}
+    assert kept["timeline.json"] == "timeline.json"
+    assert kept["plugins/profile/compiled-plan/jaxplan.xplane.pb"] == "jaxplan.xplane.pb"
+
+
+def test_a_folder_that_takes_nothing_does_not_change_the_verdict(tmp_path, monkeypatch, capsys):
+    path = write(record(50 * GIB), tmp_path / "plan.json")
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    code, out, err = run(monkeypatch, capsys, path, [PARTITIONED, COMPILED], "--json")
+    assert code == 0 and json.loads(out)["fits"] is True and "cannot be written" in err
 
 
 def test_an_edited_plan_is_checked_as_it_is(tmp_path, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """`search` as users meet it, at the partition tier on a tiny model: its JSON, refusals, folder, last words."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,12 +16,14 @@ import jaxplan.cli.folder as folder_module
 from jaxplan.cli.main import main
 from jaxplan.cli.request import attention_kernel, workload_of
 from jaxplan.cli.search import Search
+from jaxplan.cli.stamped import new_folder
 from jaxplan.compile import tiers as tiers_module
 from jaxplan.compile.environment import Availability
 from jaxplan.errors import InputError
 from jaxplan.machine import catalogue
 from jaxplan.plan.files import read
 from jaxplan.plan.plan import Plan, mesh_axes
+from jaxplan.plan.sharding import AXES
 from jaxplan.report import text
 from jaxplan.workload.shape import Workload
 
@@ -90,6 +93,33 @@ def test_json_is_one_document_whose_figures_add_up(run, tiny, tmp_path):
         assert time["low"] <= time["value"] <= time["high"]
         assert read(tmp_path / plan["plan"]).plan.sizes == plan["mesh"]
     assert json.loads((tmp_path / found["plans"][0]["plan"]).with_name("search.json").read_text()) == found
+
+
+def test_candidates_are_every_plan_that_fits(run, tiny, tmp_path):
+    found = json.loads(run(*tiny, "--json")[1])
+    folder = (tmp_path / found["plans"][0]["plan"]).parent
+    told = json.loads((folder / "candidates.json").read_text())
+    columns = {
+        name: [column["values"][code] for code in column["codes"]] if isinstance(column, dict) else column
+        for name, column in told["columns"].items()
+    }
+    assert {len(column) for column in columns.values()} == {told["count"]} and told["feasible"] >= found["feasible"]
+    assert told["candidates"] == found["candidates"] and columns["step_time_s"] == sorted(columns["step_time_s"])
+    for i in range(told["count"]):
+        assert columns["low_s"][i] <= columns["step_time_s"][i] <= columns["high_s"][i]
+        sizes = {axis: columns[axis][i] for axis in AXES if columns[axis][i] > 1}
+        assert columns["mesh"][i] == " ".join(f"{axis}={size}" for axis, size in sizes.items())
+        assert math.prod(sizes.values()) == 8
+    for plan in found["plans"]:
+        i = columns["plan"].index(Path(plan["plan"]).name)
+        assert columns["memory_bytes"][i] == plan["memory_bytes"]["total"]
+        assert columns["step_time_s"][i] == pytest.approx(plan["step_time_s"]["value"], rel=1e-3)
+        assert columns["mfu"][i] == pytest.approx(plan["mfu"], rel=1e-3)
+        assert columns["remat"][i] == plan["remat"] and columns["microbatches"][i] == plan["microbatches"]
+    for number in ("", "-2", "-3"):
+        explained = json.loads((folder / f"explain{number}.json").read_text())
+        value_s = read(folder / f"plan{number}.json").time.value_s
+        assert explained["step_time_s"]["value"] == pytest.approx(value_s, rel=1e-12)
 
 
 def test_a_warm_search_says_the_same_without_jax(run, tiny, home):
@@ -208,10 +238,8 @@ def test_a_disk_that_fills_up_later_loses_no_result(run, tiny, tmp_path, monkeyp
 
 
 def test_two_searches_of_one_minute_have_a_folder_each(tmp_path):
-    made = [folder_module.RunFolder(tmp_path) for _ in range(3)]
-    for each in made:
-        each._make()
-    assert len({each.path for each in made}) == 3
+    made = [new_folder(tmp_path, "1130-1602") for _ in range(3)]
+    assert [path.name for path in made] == ["1130-1602", "1130-1602-2", "1130-1602-3"]
 
 
 def test_kernels_by_what_they_take():
