@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from jaxplan.estimate.exchange import HOST_COPY
 from jaxplan.estimate.step import CHUNK, Estimates, prefetchable
 from jaxplan.estimate.terms import VARIABLES
 from jaxplan.plan.sharding import AXES
@@ -71,4 +72,4 @@ def _moved(estimates: Estimates, sizes: np.ndarray) -> tuple[np.ndarray, list[st
 def _words(code: int) -> str:
     """What moves over no axis goes to the host's memory and comes back."""
     axes = [axis for i, axis in enumerate(AXES) if code >> i & 1]
-    return f"exposed {'+'.join(axes) or 'host-copy'}"
+    return f"exposed {'+'.join(axes) or HOST_COPY}"
