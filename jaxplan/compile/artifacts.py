@@ -28,14 +28,14 @@ def keep_timeline(folder: Path, step: Node) -> None:
         write_whole(folder / TIMELINE, json.dumps(document(step, "compiled")))
 
 
-def keep_program(folder: Path, dump: Path, name: str) -> None:
+def keep_program(folder: Path, dump: Path) -> None:
     """The program in `dump`, a folder that XLA dumped to, as a profile without events."""
     found = largest_dump(dump)
     if found is None or found.stat().st_size > MOST_BYTES:
         return
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / PROFILE, xspace({name: found.read_bytes()}))
+        write_whole(folder / PROFILE, xspace([found.read_bytes()]))
 
 
 def copy_to(run: Path, folder: Path | None, number: int) -> None:

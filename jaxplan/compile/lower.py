@@ -153,7 +153,7 @@ def _compiled(
         compiled = _compile(lowered, {**_options(plan, about.platform), **dump})
         alive, assigned = reading.peak(dump["xla_dump_to"]) if dump else ((), None)
         if dump and folder is not None:
-            artifacts.keep_program(folder, Path(dump["xla_dump_to"]), plan.label)
+            artifacts.keep_program(folder, Path(dump["xla_dump_to"]))
     moved = bytes_on_host(plan, step)
     memory = with_kinds(replace(memory_of(compiled, about.platform, moved), assigned_bytes=assigned), step, moved)
     unused = tuple(str(w.message).partition("\n")[0] for w in caught if "donated" in str(w.message))

@@ -6,7 +6,9 @@ tsl/profiler/protobuf/xplane.proto: XSpace, XPlane, XEventMetadata, XStat; field
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+
+from jaxplan.compile.wire import fields, text
 
 HOST = "jaxplan"
 PLANE = "/host:metadata"
@@ -14,15 +16,20 @@ HLO_PROTO, PROGRAM_ID = 1, 2        # our ids of the two statistics
 STATISTICS = {HLO_PROTO: "Hlo Proto", PROGRAM_ID: "program_id"}
 
 
-def xspace(programs: Mapping[str, bytes]) -> bytes:
+def xspace(programs: Sequence[bytes]) -> bytes:
     """A serialized XSpace that holds programs and no events.
 
+    The viewer calls program n (from 1) `NAME(n)`, with the name that its module has.
+
     Args:
-        programs: name of a module to its serialized HloProto (with the buffer assignment, if memory is to be seen).
+        programs: serialized HloProtos (with the buffer assignment, if memory is to be seen).
+
+    Raises:
+        HloError: a program is no HloProto.
     """
     plane = [_number(1, 0), _bytes(2, PLANE.encode())]
-    for number, (name, proto) in enumerate(programs.items(), 1):
-        shown = f"{name}({number})".encode()
+    for number, proto in enumerate(programs, 1):
+        shown = f"{module_name(proto)}({number})".encode()
         statistics = [
             _bytes(5, _number(1, HLO_PROTO) + _bytes(6, proto)),
             _bytes(5, _number(1, PROGRAM_ID) + _number(3, number)),
@@ -32,6 +39,13 @@ def xspace(programs: Mapping[str, bytes]) -> bytes:
     for number, name in STATISTICS.items():
         plane.append(_bytes(5, _number(1, number) + _bytes(2, _number(1, number) + _bytes(2, name.encode()))))
     return _bytes(1, b"".join(plane)) + _bytes(4, HOST.encode())
+
+
+def module_name(proto: bytes) -> str:
+    """The name of the module in a serialized HloProto (hlo.proto: HloProto.hlo_module, HloModuleProto.name)."""
+    module = dict(fields(memoryview(proto))).get(1, b"")
+    name = b"" if isinstance(module, int) else dict(fields(memoryview(module))).get(1, b"")
+    return text(name)
 
 
 def _varint(value: int) -> bytes:

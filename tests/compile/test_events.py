@@ -71,11 +71,11 @@ def test_a_program_is_wrapped_whole():
     from jax.profiler import ProfileData
 
     proto = fixtures.proto("v5e_mixed")
-    raw = xspace({"jit_step": proto})
+    raw = xspace([proto])
     assert [plane.name for plane in ProfileData.from_serialized_xspace(raw).planes] == ["/host:metadata"]
     plane = dict(fields(memoryview(raw)))[1]
     metadata = dict(fields(dict(fields(dict(fields(plane))[4]))[2]))
-    assert bytes(metadata[2]) == b"jit_step(1)"
+    assert bytes(metadata[2]).decode() == f"{fixtures.module('v5e_mixed').name}(1)"
     statistic = next(dict(fields(v)) for k, v in fields(dict(fields(dict(fields(plane))[4]))[2]) if k == 5)
     assert bytes(statistic[6]) == proto and read_peak(bytes(statistic[6])).total_bytes > 0
 
@@ -87,8 +87,8 @@ def test_what_cannot_be_kept_is_no_failure(tmp_path):
     dump = tmp_path / "dump"
     dump.mkdir()
     (dump / "module_0001.jit_step.after_optimizations.hlo.pb").write_bytes(b"\n\0")
-    keep_program(blocked / "folder", dump, "plan")
-    keep_program(tmp_path / "kept", dump, "plan")
+    keep_program(blocked / "folder", dump)
+    keep_program(tmp_path / "kept", dump)
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["jaxplan.xplane.pb"]
-    keep_program(tmp_path / "none", tmp_path, "plan")
+    keep_program(tmp_path / "none", tmp_path)
     assert not (tmp_path / "none").exists() and blocked.read_text() == ""
