@@ -2,6 +2,8 @@
 
     JaxplanError                 anything that jaxplan says on purpose; the command line prints it as one message
     ├── VerdictError             exit 1: a verdict against the plan (does not fit, drill failed)
+    │   └── CheckpointError      a save failed, or no step can be restored; older steps stand
+    │       └── NotFiniteError   a state with NaN or infinities was not saved
     ├── InputError               exit 2: what was given, what was expected, what to try
     └── MissingError             exit 3: something is not installed here, and how to install it
 """
@@ -19,6 +21,14 @@ class VerdictError(JaxplanError):
     """The plan was judged and failed: it does not fit, or it did not recover."""
 
     exit_code = 1
+
+
+class CheckpointError(VerdictError):
+    """A save failed, or no step can be restored; what was good before still is."""
+
+
+class NotFiniteError(CheckpointError):
+    """A state or a loss with NaN or infinities was refused as a checkpoint."""
 
 
 class InputError(JaxplanError):

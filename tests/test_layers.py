@@ -21,6 +21,7 @@ LAYERS = (
     {"validate"},
     {"workload"},
     {"compile"},
+    {"checkpoint"},
     {"run"},
     {"profile", "goodput"},
     {"export", "report"},
@@ -131,6 +132,7 @@ def test_modules_stay_readable(path: Path) -> None:
     [
         "import jaxplan; jaxplan.load; jaxplan.Plan; jaxplan.PlanRecord",
         "import jaxplan.plan.files, jaxplan.plan.use",
+        "import jaxplan.checkpoint.watchdog, jaxplan.checkpoint.position; jaxplan.checkpoint.Preemption",
         "import jaxplan.estimate.step, jaxplan.search.progress, jaxplan.search.space",
         "from jaxplan.cli.main import main; sys.argv[1:] = ['--help']; exit_code(main)",
         "from jaxplan.cli.main import main; sys.argv[1:] = ['catalog', 'chips', 'h100']; exit_code(main)",
