@@ -30,11 +30,13 @@ class Module:
         header: the first line.
         computations: by name, in the order of the text.
         entry: where execution starts.
+        preamble: the lines before the first computation: tables of files and stack frames, in newer texts.
     """
 
     header: str
     computations: dict[str, Computation]
     entry: Computation
+    preamble: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -103,7 +105,8 @@ def parse(text: str) -> Module:
         raise HloError(
             f"the module has {len(entries)} entry computations, expected one: is the text cut off?"
         )
-    return Module(lines[0], computations, entries[0])
+    first = next(i for i, line in enumerate(lines) if line.endswith("{") and _COMPUTATION.match(line))
+    return Module(lines[0], computations, entries[0], tuple(lines[1:first]))
 
 
 def _computations(lines: list[str]) -> Iterator[tuple[str, Computation]]:

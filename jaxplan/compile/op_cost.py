@@ -85,7 +85,7 @@ class OpCosts:
     def _bounded(self, instruction: Instruction, flops: FlopCount, cost: OpCost | None, estimate: float) -> OpCost:
         """A TPU's instruction by its roofline and by the compiler's estimate, which bounds it or is all that counts."""
         if cost is None:
-            return OpCost(_kind(flops), estimate, 0.0, estimate)
+            return OpCost(kind_of(flops), estimate, 0.0, estimate)
         streams = instruction.opcode in _STREAMS or cost.kind == "matmul"
         seconds = min(cost.seconds, estimate) if streams else estimate
         return OpCost(cost.kind, seconds, min(cost.low_s, seconds), max(seconds, estimate))
@@ -104,7 +104,7 @@ class OpCosts:
             compute += matmul / (peak * sustained_fraction(self._machine, dtype)) * self._padding(instruction, dtype)
         gap = 0.0 if self._tpu else KERNEL_GAP_S
         return OpCost(
-            _kind(flops),
+            kind_of(flops),
             max(compute, memory / memory_fraction()) + gap,
             max(flops.total / peak, memory),
             SPREAD * max(compute, memory / memory_fraction()) + gap,
@@ -152,7 +152,8 @@ def estimated_cycles(instruction: Instruction) -> int:
     return cycles if 0 < cycles < _NO_ESTIMATE else 0
 
 
-def _kind(flops: FlopCount) -> str:
+def kind_of(flops: FlopCount) -> str:
+    """What an operation with that work is called in ledgers: `matmul`, `attention`, `kernel` or `memory-bound`."""
     found = flops.by_kind
     if ATTENTION_FORWARD in found or ATTENTION_BACKWARD in found:
         return "attention"

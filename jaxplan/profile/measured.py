@@ -1,0 +1,361 @@
+"""What a profile measured, joined to what the HLO knows: the median step's ledger, operations, collectives, devices.
+
+    measured = measure(read(folder), module=None, axes={"data": 4, "tensor": 2})
+
+The ledger is that of the median step, the mean over devices, and adds up to it; operations and collectives are means
+over all steps and devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jaxplan.compile.hlo import Module
+from jaxplan.compile.source_lines import SourceLines
+from jaxplan.compile.timeline import Entry
+from jaxplan.errors import InputError
+from jaxplan.profile.kinds import Class, Kind, Kinds, by_name
+from jaxplan.profile.ledger import HOST, IDLE, Segments, Shares, segments, shares
+from jaxplan.profile.program import module_of
+from jaxplan.profile.readers.form import NO_STEP
+from jaxplan.profile.trace import PS, Trace
+
+RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True)
+class OperationTime:
+    """An operation's own time, without the operations that it covers.
+
+    Attributes:
+        seconds: of one step on one device, all executions together; executions: how many.
+        flops, nbytes: of one execution, where the HLO tells; nbytes of a collective by the convention of its kind.
+        source: `file:line` of the user's program; op_name: JAX's name stack.
+    """
+
+    name: str
+    kind: str
+    entry: str
+    axes: tuple[str, ...]
+    executions: float
+    seconds: float
+    flops: float = 0.0
+    nbytes: float = 0.0
+    source: str = ""
+    op_name: str = ""
+    program: str = ""
+
+
+@dataclass(frozen=True)
+class CollectiveTime:
+    """All collectives of one kind along the same mesh axes, one step, one device.
+
+    Attributes:
+        seconds: from begin to end, hidden or not, waiting for the other devices included.
+        exposed_s: what of it no compute hides.
+        nbytes: of all executions, by the conventions of `jaxplan.machine.collectives`; 0 where the HLO does not tell.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    executions: float
+    seconds: float
+    exposed_s: float
+    nbytes: float
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """One device in the mean step.
+
+    Attributes:
+        work_s: it computes or copies; exposed_s: it waits for collectives.
+        behind_s: how much longer it works than the median device: the others wait for it.
+    """
+
+    host: str
+    ordinal: int
+    work_s: float
+    exposed_s: float
+    idle_s: float
+    behind_s: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A profile's figures.
+
+    Attributes:
+        steps: seconds of each; step: the row of the median one, whose ledger this is.
+        ledger: largest first; adds up to `step_s`.
+        recompute: what of the ledger's compute is done again under a rematerialization policy, by entry.
+        attributed_s, total_s: own times of all operations, and the time that tracks are busy; equal.
+        unknown: share of the operations' time that the HLO does not know.
+        trace, kinds: what this was made from, for `measured_timeline`.
+    """
+
+    platform: str
+    program: str
+    steps: tuple[float, ...]
+    step: int
+    ledger: tuple[Entry, ...]
+    recompute: tuple[Entry, ...]
+    devices: tuple[DeviceTime, ...]
+    operations: tuple[OperationTime, ...]
+    collectives: tuple[CollectiveTime, ...]
+    attributed_s: float
+    total_s: float
+    unknown: float
+    axes: Mapping[str, int]
+    notes: tuple[str, ...]
+    trace: Trace = field(repr=False)
+    kinds: tuple[Kind, ...] = field(repr=False)
+    kind_of_operation: np.ndarray = field(repr=False)
+
+    def __post_init__(self) -> None:
+        total = sum(entry.seconds for entry in self.ledger)
+        if abs(total - self.step_s) > 1e-6 * self.step_s:
+            raise ValueError(f"the ledger must add up to the step: got {total}, expected {self.step_s}")
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the median step (of two in the middle the shorter)."""
+        return self.steps[self.step]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "platform": self.platform,
+            "program": self.program,
+            "steps_s": list(self.steps),
+            "step_time_s": self.step_s,
+            "ledger": [{"name": entry.name, "seconds": entry.seconds} for entry in self.ledger],
+            "recompute": [{"name": entry.name, "seconds": entry.seconds} for entry in self.recompute],
+            "devices": [vars(device) for device in self.devices],
+            "collectives": [{**vars(one), "axes": list(one.axes)} for one in self.collectives],
+            "operations": [{**vars(one), "axes": list(one.axes)} for one in self.operations],
+            "attributed_s": self.attributed_s,
+            "total_s": self.total_s,
+            "unknown": self.unknown,
+            "notes": list(self.notes),
+        }
+
+
+def measure(trace: Trace, module: Module | None = None, axes: Mapping[str, int] | None = None) -> Measured:
+    """The figures of a trace.
+
+    Args:
+        module: the program's HLO; None: the profile's own, where it holds it.
+        axes: the mesh that the program was compiled for: name -> size, major first. Without it collectives are told
+            apart by kind, not by axes.
+
+    Raises:
+        InputError: the profile has no whole step.
+    """
+    if not trace.steps:
+        raise InputError(f"{trace.paths[0]}: no step is whole", "one step at least", "profiling a few steps more")
+    notes = list(trace.notes)
+    program = trace.programs[trace.main].name
+    if module is None:
+        module, why = module_of(trace)
+        if why:
+            notes.append(f"{why}: operations are told apart by their names (--hlo FILE gives the text)")
+    elif program and module.name != program:
+        notes.append(f"the HLO given is of {module.name}, the devices spend most time in {program}")
+    kinds = Kinds(module, axes)
+    return _Measuring(trace, kinds, program, notes + kinds.notes).result()
+
+
+class _Measuring:
+    """The columns that all figures of one trace share."""
+
+    def __init__(self, trace: Trace, kinds: Kinds, program: str, notes: list[str]) -> None:
+        self.trace, self.kinds, self.program, self.notes = trace, kinds, program, notes
+        self._tell_kinds()
+        self.own: Segments = segments(trace.track, trace.start_ps, trace.duration_ps)
+        self.own_ps = self.own.self_time(trace.device.size)
+        self._share()
+
+    def _tell_kinds(self) -> None:
+        """`labels`: the kinds that occur; `label`: which one each operation is; `key`: its row among `keys`."""
+        trace = self.trace
+        columns = np.stack([trace.program, trace.name, trace.hint, trace.named, trace.beside], axis=1)
+        self.keys, self.key = np.unique(columns, axis=0, return_inverse=True)
+        self.key = self.key.reshape(-1)
+        self.of_key = [self._kind(*row) for row in self.keys.tolist()]
+
+    def _kind(self, program: int, name: int, hint: int, named: int, beside: int) -> Kind:
+        trace = self.trace
+        said, hinted = trace.names[name], trace.hints[hint]
+        kind = self.kinds.of(said, hinted, bool(named)) if program == trace.main else by_name(said, hinted)
+        if beside and kind.group is Class.COMPUTE:
+            return Kind(kind.entry, kind.kind, Class.COPY, instruction=kind.instruction)
+        return kind
+
+    def _share(self) -> None:
+        trace = self.trace
+        labels: dict[tuple, int] = {}
+        of_key = [labels.setdefault((k.entry, k.kind, k.axes, k.recomputed, k.group), len(labels)) for k in self.of_key]
+        self.labels = list(labels)
+        label = np.array(of_key, np.int64)[self.key]
+        group = [one[-1] for one in self.labels]
+        host = [device.host for device in trace.devices]
+        owner = trace.device[self.own.operation]
+        self.shares: list[Shares] = []
+        for device in range(len(trace.devices)):
+            mine = owner == device
+            rows = self.own.operation[mine]
+            self.shares.append(
+                shares(
+                    label[rows], group, self.own.start[mine], self.own.end[mine],
+                    trace.windows_ps[host[device]], self._first(device, host[device]),
+                )
+            )  # fmt: skip
+
+    def _first(self, device: int, host: int) -> np.ndarray:
+        """When a device's first operation of each step begins; the step's begin where it has none."""
+        trace = self.trace
+        chosen = (trace.device == device) & (trace.step != NO_STEP)
+        first = np.full(len(trace.steps), np.iinfo(np.int64).max)
+        np.minimum.at(first, trace.step[chosen], trace.start_ps[chosen])
+        begin, end = trace.windows_ps[host, :, 0], trace.windows_ps[host, :, 1]
+        return np.where(first > end, begin, np.maximum(first, begin))
+
+    def result(self) -> Measured:
+        trace = self.trace
+        steps = trace.step_s
+        median = sorted(range(len(steps)), key=lambda i: steps[i])[(len(steps) - 1) // 2]
+        table = np.mean([one.by_step[median] for one in self.shares], axis=0) * PS
+        entries: dict[str, float] = {}
+        recompute: dict[str, float] = {}
+        for (entry, _, _, recomputed, _), spent in zip(self.labels, table[:-2], strict=True):
+            entries[entry] = entries.get(entry, 0.0) + float(spent)
+            if recomputed:
+                recompute[entry] = recompute.get(entry, 0.0) + float(spent)
+        entries[HOST], entries[IDLE] = float(table[-2]), float(table[-1])
+        known = np.array([kind.instruction is not None for kind in self.of_key])[self.key]
+        own = float(self.own_ps.sum())
+        unknown = float(self.own_ps[~known].sum()) / own if own else 0.0
+        return Measured(
+            platform=trace.platform,
+            program=self.program,
+            steps=steps,
+            step=median,
+            ledger=_entries(entries),
+            recompute=_entries(recompute),
+            devices=self._devices(),
+            operations=self._operations(),
+            collectives=self._collectives(),
+            attributed_s=own * PS,
+            total_s=_busy(trace) * PS,
+            unknown=unknown,
+            axes=self.kinds.axes,
+            notes=tuple(self.notes),
+            trace=trace,
+            kinds=tuple(self.of_key),
+            kind_of_operation=self.key,
+        )
+
+    def _devices(self) -> tuple[DeviceTime, ...]:
+        mean = np.array([one.by_step.mean(axis=0) for one in self.shares]) * PS
+        collective = np.array([label[-1] is Class.COLLECTIVE for label in self.labels])
+        exposed = mean[:, :-2][:, collective].sum(axis=1)
+        work = mean[:, :-2][:, ~collective].sum(axis=1)
+        behind = work - np.median(work)
+        return tuple(
+            DeviceTime(self.trace.hosts[device.host], device.ordinal, *(float(one[i]) for one in columns))
+            for columns in [(work, exposed, mean[:, -2:].sum(axis=1), behind)]
+            for i, device in enumerate(self.trace.devices)
+        )
+
+    @property
+    def _of_steps(self) -> float:
+        """Steps times devices: what sums over operations are divided by."""
+        return float(len(self.trace.steps) * len(self.trace.devices))
+
+    def _operations(self) -> tuple[OperationTime, ...]:
+        trace, inside = self.trace, self.trace.step != NO_STEP
+        spent = np.bincount(self.key[inside], weights=self.own_ps[inside], minlength=len(self.keys)) * PS
+        counts = np.bincount(self.key[inside & ~trace.beside], minlength=len(self.keys))
+        lines = SourceLines(self.kinds.module) if self.kinds.module is not None else None
+        out = []
+        for row in np.argsort(-spent, kind="stable").tolist():
+            kind, columns = self.of_key[row], self.keys[row]
+            one = kind.instruction
+            nbytes = kind.collective.nbytes if kind.collective else self.kinds.nbytes(one) if one is not None else 0
+            out.append(
+                OperationTime(
+                    name=trace.names[columns[1]],
+                    kind=kind.kind,
+                    entry=kind.entry,
+                    axes=kind.axes,
+                    executions=float(counts[row]) / self._of_steps,
+                    seconds=float(spent[row]) / self._of_steps,
+                    flops=self.kinds.flops(one) if one is not None and kind.group is Class.COMPUTE else 0.0,
+                    nbytes=float(nbytes) if kind.group is not Class.LOOP else 0.0,
+                    source=lines.of(one) if lines is not None and one is not None else "",
+                    op_name=one.op_name if one is not None else "",
+                    program=trace.programs[columns[0]].name,
+                )
+            )
+        return tuple(one for one in out if one.executions or one.seconds)
+
+    def _collectives(self) -> tuple[CollectiveTime, ...]:
+        """Sums by kind and axes; a span is counted where it begins, and its wait where that is."""
+        trace, sums = self.trace, {}
+        exposed: dict[tuple[str, tuple[str, ...]], float] = {}
+        every = np.sum([one.by_step.sum(axis=0) for one in self.shares], axis=0)
+        for (_, kind, axes, _, group), spent in zip(self.labels, every[:-2], strict=True):
+            if group is Class.COLLECTIVE:
+                exposed[kind, axes] = exposed.get((kind, axes), 0.0) + float(spent)
+        inside = trace.step != NO_STEP
+        whole = trace.beside.any()      # spans stand on lines of their own: what issues and awaits them is in them
+        for row, kind in enumerate(self.of_key):
+            if kind.group is not Class.COLLECTIVE:
+                continue
+            mine = inside & (self.key == row)
+            beside = bool(self.keys[row][4])
+            total = sums.setdefault((kind.kind, kind.axes), np.zeros(3))
+            executed = int(mine.sum()) if kind.begins and not beside else 0
+            moved = executed * (kind.collective.nbytes if kind.collective else 0)
+            spans = whole and not beside and self._is_asynchronous(kind)
+            total += (executed, 0 if spans else float(trace.duration_ps[mine].sum()), moved)
+        return tuple(
+            CollectiveTime(
+                kind,
+                axes,
+                float(executed) / self._of_steps,
+                float(spent) * PS / self._of_steps,
+                exposed.get((kind, axes), 0.0) * PS / self._of_steps,
+                float(moved) / self._of_steps,
+            )
+            for (kind, axes), (executed, spent, moved) in sorted(sums.items(), key=lambda item: -item[1][1])
+        )
+
+    @staticmethod
+    def _is_asynchronous(kind: Kind) -> bool:
+        if kind.collective is not None:
+            return kind.collective.asynchronous
+        return kind.instruction is not None and kind.instruction.opcode.endswith(("-start", "-done"))
+
+
+def _entries(found: Mapping[str, float]) -> tuple[Entry, ...]:
+    return tuple(Entry(name, spent) for name, spent in sorted(found.items(), key=lambda one: -one[1]) if spent > 0)
+
+
+def _busy(trace: Trace) -> float:
+    """Time that the tracks are busy, the union of their operations: counted apart from `segments`, to compare."""
+    order = np.lexsort((trace.start_ps, trace.track))
+    track, start = trace.track[order], trace.start_ps[order]
+    end = start + trace.duration_ps[order]
+    total = 0.0
+    for one in np.unique(track):
+        mine = track == one
+        reached = np.maximum.accumulate(end[mine])
+        before = np.concatenate([start[mine][:1], reached[:-1]])
+        total += float((reached - np.maximum(start[mine], before)).clip(0).sum())
+    return total

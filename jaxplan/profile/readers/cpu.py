@@ -1,0 +1,102 @@
+"""Profiles of the host platform (`JAX_PLATFORMS=cpu`): HLO operations are events on worker threads.
+
+There is no device plane. An operation is an event of `/host:CPU` with the statistics `hlo_op`, `hlo_module`,
+`program_id`, `run_id`, `device_ordinal`, whatever thread it is on; one device's operations wander between threads.
+Operations nest: a loop's event covers those of its body. A step annotation is an event with `step_num`, and the
+executions launched inside it are events on its thread that carry their `run_id` (jaxlib 0.10.2 and 0.12.0).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jaxplan.profile.readers.form import (
+    ANNOTATIONS,
+    EXECUTIONS,
+    NO_STEP,
+    HostTrace,
+    interval_of,
+    main_program,
+    numbered_runs,
+)
+from jaxplan.profile.xplane import ABSENT, Plane, Space
+
+PLANE = "/host:CPU"
+
+
+def applies(space: Space) -> bool:
+    """Whether a host's threads carry HLO operations."""
+    plane = space.plane(PLANE)
+    return plane is not None and bool((plane.texts("hlo_op")[0] != ABSENT).any())
+
+
+def read(space: Space) -> HostTrace:
+    """The operations of the host's virtual devices."""
+    plane = space.plane(PLANE)
+    assert plane is not None
+    codes, names = plane.texts("hlo_op")
+    at = np.flatnonzero(codes != ABSENT)
+    modules, module_names = plane.texts("hlo_module")
+    ids, run, device = (plane.integers(stat)[at] for stat in ("program_id", "run_id", "device_ordinal"))
+    keys = np.stack([modules[at], ids], axis=1)
+    unique, program = np.unique(keys, axis=0, return_inverse=True)
+    program = program.reshape(-1)
+    start, duration = plane.start_ps[at], plane.duration_ps[at]
+    step_of_run, starts = _steps(plane)
+    step = _lookup(run, step_of_run)
+    notes: tuple[str, ...] = ()
+    steps_from = ANNOTATIONS
+    if not (step != NO_STEP).any():
+        main = main_program(program, duration, len(unique))
+        step, steps_from, starts = numbered_runs(run, start, program == main), EXECUTIONS, {}
+    return HostTrace(
+        device=np.where(device == ABSENT, 0, device),
+        track=_line_of_events(plane)[at],
+        beside=np.zeros(at.size, bool),
+        step=step,
+        name=codes[at],
+        hint=np.zeros(at.size, np.int64),
+        program=program,
+        start_ps=start,
+        duration_ps=duration,
+        named=np.ones(at.size, bool),
+        names=tuple(names),
+        hints=("",),
+        programs=tuple((module_names[m] if m != ABSENT else "", int(i) if i != ABSENT else -1) for m, i in unique),
+        step_starts=starts,
+        steps_from=steps_from,
+        notes=notes,
+    )
+
+
+def _line_of_events(plane: Plane) -> np.ndarray:
+    return np.repeat(np.arange(len(plane.lines)), [line.count for line in plane.lines])
+
+
+def _steps(plane: Plane) -> tuple[dict[int, int], dict[int, int]]:
+    """(run -> number of its step, number of a step -> begin of its annotation)."""
+    number, run = plane.integers("step_num"), plane.integers("run_id")
+    operation = plane.texts("hlo_op")[0] != ABSENT
+    step_of_run: dict[int, int] = {}
+    starts: dict[int, int] = {}
+    for line in plane.lines:
+        events = np.arange(line.first, line.first + line.count)
+        steps = events[number[events] != ABSENT]
+        if not steps.size:
+            continue
+        steps = steps[np.argsort(plane.start_ps[steps], kind="stable")]
+        starts |= dict(zip(number[steps].tolist(), plane.start_ps[steps].tolist(), strict=True))
+        launches = events[(run[events] != ABSENT) & ~operation[events]]
+        found = interval_of(
+            plane.start_ps[steps], plane.start_ps[steps] + plane.duration_ps[steps], plane.start_ps[launches]
+        )
+        inside = found >= 0
+        runs, numbers = run[launches[inside]], number[steps[found[inside]]]
+        step_of_run |= dict(zip(runs.tolist(), numbers.tolist(), strict=True))
+    return step_of_run, starts
+
+
+def _lookup(run: np.ndarray, step_of_run: dict[int, int]) -> np.ndarray:
+    unique, inverse = np.unique(run, return_inverse=True)
+    steps = np.array([step_of_run.get(int(one), NO_STEP) for one in unique], np.int64)
+    return steps[inverse] if run.size else np.zeros(0, np.int64)

@@ -1,0 +1,188 @@
+"""Profiles of GPUs: a plane a device, a line a stream, an event a kernel or copy.
+
+Lines are called "Stream #13(Kernel)"; a kernel's event has the kernel's name, and the statistics `hlo_op`,
+`hlo_module`, `program_id` from XLA's annotation, `correlation_id`, which the host's launching event shares, and
+`kernel_details`; copies have `memcpy_details` (openxla/xla, xla/backends/profiler/gpu/cupti_collector.cc). Lines that
+viewers derive ("XLA Ops", "Steps") are not in the file that JAX writes; where they are they say the same again.
+
+Kernels that a command buffer (a CUDA graph) launches carry `cuda_graph_id` and mostly no instruction's name
+(openxla/xprof issues 2544 and 3070): they are kept under the kernel's name, and said.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from jaxplan.profile.readers.form import (
+    ANNOTATIONS,
+    EXECUTIONS,
+    NO_STEP,
+    HostTrace,
+    main_program,
+)
+from jaxplan.profile.xplane import ABSENT, Plane, Space
+
+PLANE = re.compile(r"/device:GPU:(\d+)$")
+STREAM = "Stream #"
+COMMAND_BUFFER = "command_buffer"
+GRAPH_STATS = ("cuda_graph_id", "cuda_graph_exec_id")
+NO_GRAPHS = "XLA_FLAGS=--xla_gpu_enable_command_buffer="
+
+
+def planes(space: Space) -> list[tuple[int, Plane]]:
+    """The devices' planes with their numbers."""
+    found = [(PLANE.match(plane.name), plane) for plane in space.planes]
+    return [(int(match[1]), plane) for match, plane in found if match and _streams(plane)]
+
+
+def applies(space: Space) -> bool:
+    """Whether a GPU's plane has streams with events."""
+    return bool(planes(space))
+
+
+def _streams(plane: Plane):
+    return [line for line in plane.lines if line.name.startswith(STREAM) and line.count]
+
+
+def read(space: Space) -> HostTrace:
+    """The kernels and copies of one host's GPUs."""
+    names: dict[str, int] = {}
+    hints: dict[str, int] = {"": 0}
+    programs: dict[tuple[str, int], int] = {}
+    parts, correlations = [], []
+    hidden_ps = total_ps = 0
+    for number, plane in planes(space):
+        columns, correlation, hidden = _device(number, plane, names, hints, programs)
+        parts.append(columns)
+        correlations.append(correlation)
+        hidden_ps += int(columns[-2][hidden].sum())
+        total_ps += int(columns[-2].sum())
+    device, track, name, hint, program, start, duration, named = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
+    )
+    main = main_program(program, duration, len(programs))
+    step, starts, word, notes = _steps(space, np.concatenate(correlations), device, name, program == main, start)
+    if hidden_ps:
+        notes += (
+            f"{hidden_ps / total_ps:.0%} of the devices' time is in command buffers (CUDA graphs), which hide the HLO "
+            "operations: their kernels are told apart by name only. Profile with "
+            f"{NO_GRAPHS} to see them (its step time is not production's)",
+        )
+    return HostTrace(
+        device, track, np.zeros(device.size, bool), step, name, hint, program, start, duration, named,
+        tuple(names), tuple(hints), tuple(programs), starts, word, notes,
+    )  # fmt: skip
+
+
+def _device(number: int, plane: Plane, names: dict, hints: dict, programs: dict):
+    """(columns, correlation ids, which operations a graph hides) of one device."""
+    lines = _streams(plane)
+    events = np.concatenate([np.arange(line.first, line.first + line.count) for line in lines])
+    track = np.repeat(np.arange(len(lines)), [line.count for line in lines]) + 256 * number
+    said, texts = plane.texts("hlo_op")
+    said = said[events]
+    graphs = np.zeros(events.size, bool)
+    for stat in GRAPH_STATS:
+        graphs |= np.maximum(plane.integers(stat)[events], 0) > 0
+    buffers = np.array([text.startswith(COMMAND_BUFFER) for text in texts] or [False])
+    in_buffer = (said != ABSENT) & buffers[np.maximum(said, 0)]
+    named = (said != ABSENT) & ~in_buffer
+    kernels = np.array([names.setdefault(text, len(names)) for text in plane.names] or [0], np.int64)
+    kernel_hints = np.array([hints.setdefault(text, len(hints)) for text in plane.names] or [0], np.int64)
+    operations = np.array([names.setdefault(text, len(names)) for text in texts] or [0], np.int64)
+    row = plane.metadata[events]
+    return (
+        (
+            np.full(events.size, number),
+            track,
+            np.where(named, operations[np.maximum(said, 0)], kernels[row]),
+            kernel_hints[row],
+            _programs(plane, events, programs),
+            plane.start_ps[events],
+            plane.duration_ps[events],
+            named,
+        ),
+        plane.integers("correlation_id")[events],
+        ~named & (graphs | in_buffer),
+    )
+
+
+def _programs(plane: Plane, events: np.ndarray, programs: dict) -> np.ndarray:
+    modules, texts = plane.texts("hlo_module")
+    keys = np.stack([modules[events], plane.integers("program_id")[events]], axis=1)
+    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+    codes = [
+        programs.setdefault((texts[m] if m != ABSENT else "", int(i) if i != ABSENT else -1), len(programs))
+        for m, i in unique
+    ]
+    return np.array(codes, np.int64)[inverse.reshape(-1)]
+
+
+def _steps(space: Space, correlation: np.ndarray, device, name, main, start):
+    """(step of each operation, begin of each step, what told them apart, notes).
+
+    A kernel belongs to the step whose annotation was the last to begin before the host launched it.
+    """
+    annotations = _annotations(space)
+    launched = _launches(space, correlation)
+    if annotations and (launched != ABSENT).any():
+        begins = np.array([begin for begin, _ in annotations])
+        numbers = np.array([number for _, number in annotations])
+        at = np.searchsorted(begins, launched, side="right") - 1
+        step = np.where((launched != ABSENT) & (at >= 0), numbers[np.maximum(at, 0)], NO_STEP)
+        return step, {number: begin for begin, number in annotations}, ANNOTATIONS, ()
+    step = np.full(device.size, NO_STEP, np.int64)
+    for one in np.unique(device):
+        chosen = np.flatnonzero((device == one) & main)
+        step[chosen] = _executions(name[chosen], start[chosen])
+    notes: tuple[str, ...] = ()
+    if annotations:
+        notes = ("the host's launches are not in the profile: steps are told apart by the operations that come back",)
+    return step, {}, EXECUTIONS, notes
+
+
+def _annotations(space: Space) -> list[tuple[int, int]]:
+    """(begin, number) of every step annotation of the host's threads, by begin."""
+    found: set[tuple[int, int]] = set()
+    for plane in space.planes:
+        if plane.name.startswith("/host:") and plane.count:
+            number = plane.integers("step_num")
+            at = np.flatnonzero(number != ABSENT)
+            found |= set(zip(plane.start_ps[at].tolist(), number[at].tolist(), strict=True))
+    return sorted(found)
+
+
+def _launches(space: Space, correlation: np.ndarray) -> np.ndarray:
+    """When the host launched each operation; ABSENT where the profile does not tell."""
+    keys, times = [], []
+    for plane in space.planes:
+        if plane.name.startswith("/host:") and plane.count:
+            found = plane.integers("correlation_id")
+            at = np.flatnonzero(found != ABSENT)
+            keys.append(found[at])
+            times.append(plane.start_ps[at])
+    key = np.concatenate(keys) if keys else np.zeros(0, np.int64)
+    if not key.size:
+        return np.full(correlation.size, ABSENT, np.int64)
+    time = np.concatenate(times)
+    order = np.argsort(key, kind="stable")
+    key, time = key[order], time[order]
+    at = np.minimum(np.searchsorted(key, correlation), key.size - 1)
+    return np.where((key[at] == correlation) & (correlation != ABSENT), time[at], ABSENT)
+
+
+def _executions(name: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Number of the execution that each operation of one program on one device belongs to.
+
+    What lies outside of all loops runs once an execution: an execution begins with the earliest of the rarest names.
+    """
+    order = np.argsort(start, kind="stable")
+    unique, inverse, counts = np.unique(name[order], return_inverse=True, return_counts=True)
+    rare = np.flatnonzero(counts == counts.min())
+    first = min(rare, key=lambda one: int(np.flatnonzero(inverse == one)[0])) if unique.size else 0
+    begins = np.flatnonzero(inverse == first)
+    out = np.empty(name.size, np.int64)
+    out[order] = np.maximum(np.searchsorted(begins, np.arange(name.size), side="right") - 1, 0)
+    return out

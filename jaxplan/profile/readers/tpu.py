@@ -1,0 +1,156 @@
+"""Profiles of TPUs: a plane a device, with lines "Steps", "XLA Modules", "XLA Ops" and, in newer ones, "Async XLA Ops".
+
+What is known of an operation (category, program) stands with its name in the plane's metadata; the display name is the
+HLO instruction's. Operations of "XLA Ops" nest (a loop covers its body) and run one at a time; "Async XLA Ops" holds
+transfers from their start to their end, beside the operations that issue and await them (line names: openxla/xla,
+tsl/profiler/utils/xplane_schema.cc). Lines of a SparseCore are read as tracks beside.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from jaxplan.profile.readers.form import (
+    ANNOTATIONS,
+    EXECUTIONS,
+    NO_STEP,
+    STEPS_LINE,
+    HostTrace,
+    interval_of,
+    main_program,
+    numbered_runs,
+)
+from jaxplan.profile.xplane import ABSENT, Line, Plane, Space
+
+PLANE = re.compile(r"/device:TPU:(\d+)(?: \w+)?$")
+STEPS, MODULES, OPERATIONS, BESIDE = "Steps", "XLA Modules", "XLA Ops", ("Async XLA Ops", "Sparse Core Ops")
+_MODULE = re.compile(r"(.*)\((\d+)\)$")
+
+
+def planes(space: Space) -> list[tuple[int, Plane]]:
+    """The devices' planes with their numbers."""
+    found = [(PLANE.match(plane.name), plane) for plane in space.planes]
+    return [(int(match[1]), plane) for match, plane in found if match and _line(plane, OPERATIONS) is not None]
+
+
+def applies(space: Space) -> bool:
+    """Whether a TPU's plane has operations."""
+    return bool(planes(space))
+
+
+def read(space: Space) -> HostTrace:
+    """The operations of one host's TPU devices."""
+    texts = _Texts()
+    parts, starts, words = [], {}, []
+    for number, plane in planes(space):
+        part, begun, word = _device(number, plane, texts)
+        parts.append(part)
+        words.append(word)
+        for step, begin in begun.items():
+            starts[step] = min(begin, starts.get(step, begin))
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return HostTrace(
+        *columns,
+        names=tuple(texts.names),
+        hints=tuple(texts.hints),
+        programs=tuple(texts.programs),
+        step_starts=starts,
+        steps_from=words[0],
+    )
+
+
+class _Texts:
+    """Names, hints and programs of all devices, numbered as they come."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.hints: dict[str, int] = {"": 0}
+        self.programs: dict[tuple[str, int], int] = {}
+
+    @staticmethod
+    def code(table: dict, key) -> int:
+        return table.setdefault(key, len(table))
+
+
+def _line(plane: Plane, name: str) -> Line | None:
+    return next((line for line in plane.lines if line.name == name and line.count), None)
+
+
+def _device(number: int, plane: Plane, texts: _Texts) -> tuple[tuple[np.ndarray, ...], dict[int, int], str]:
+    lines = [line for line in plane.lines if line.name == OPERATIONS or line.name in BESIDE]
+    events = np.concatenate([np.arange(line.first, line.first + line.count) for line in lines])
+    track = np.repeat(np.arange(len(lines)), [line.count for line in lines])
+    beside = np.repeat([line.name != OPERATIONS for line in lines], [line.count for line in lines])
+    start, duration = _times(plane)
+    program, run = _programs(plane, events, start, texts)
+    step, begun, word = _steps(plane, events, start, duration, program, run)
+    categories, category_names = plane.texts("hlo_category")
+    hint_codes = np.array([texts.code(texts.hints, name) for name in category_names] or [0], np.int64)
+    name_codes = np.array([texts.code(texts.names, name.lstrip("%").split(" ")[0]) for name in plane.names], np.int64)
+    chosen = categories[events]
+    columns = (
+        np.full(events.size, number),
+        number * 16 + track,
+        beside,
+        step,
+        name_codes[plane.metadata[events]],
+        np.where(chosen == ABSENT, 0, hint_codes[np.maximum(chosen, 0)]),
+        program,
+        start[events],
+        duration[events],
+        np.ones(events.size, bool),
+    )
+    return columns, begun, word
+
+
+def _times(plane: Plane) -> tuple[np.ndarray, np.ndarray]:
+    """Begin and duration of every event; those that carry only the device's own count of picoseconds have these."""
+    offset, own = plane.integers("device_offset_ps"), plane.integers("device_duration_ps")
+    bare = (plane.duration_ps == 0) & (own != ABSENT) & (offset != ABSENT)
+    return np.where(bare, offset, plane.start_ps), np.where(bare, own, plane.duration_ps)
+
+
+def _programs(plane: Plane, events: np.ndarray, start: np.ndarray, texts: _Texts) -> tuple[np.ndarray, np.ndarray]:
+    """(program, execution) of each operation: those of the module's event that it lies in."""
+    line = _line(plane, MODULES)
+    ident = plane.integers("program_id")[events]
+    if line is None:
+        codes = [texts.code(texts.programs, ("", int(i) if i != ABSENT else -1)) for i in ident]
+        return np.array(codes, np.int64), np.zeros(events.size, np.int64)
+    modules = np.arange(line.first, line.first + line.count)
+    modules = modules[np.argsort(start[modules], kind="stable")]
+    ends = start[modules] + np.maximum(plane.duration_ps[modules], 1)
+    inside = interval_of(start[modules], ends, start[events])
+    keys = []
+    for event in modules:
+        match = _MODULE.match(plane.names[plane.metadata[event]])
+        keys.append((match[1], int(match[2])) if match else (plane.names[plane.metadata[event]], -1))
+    codes = np.array([texts.code(texts.programs, key) for key in keys], np.int64)
+    outside = texts.code(texts.programs, ("", -1)) if (inside < 0).any() else 0
+    return np.where(inside >= 0, codes[np.maximum(inside, 0)], outside), inside
+
+
+def _steps(
+    plane: Plane,
+    events: np.ndarray,
+    start: np.ndarray,
+    duration: np.ndarray,
+    program: np.ndarray,
+    run: np.ndarray,
+) -> tuple[np.ndarray, dict[int, int], str]:
+    """(step of each operation, begin of each step, what told them apart)."""
+    line = _line(plane, STEPS)
+    if line is None:
+        main = main_program(program, duration[events], int(program.max(initial=0)) + 1)
+        return numbered_runs(run, start[events], (program == main) & (run >= 0)), {}, EXECUTIONS
+    steps = np.arange(line.first, line.first + line.count)
+    steps = steps[np.argsort(start[steps], kind="stable")]
+    number = plane.integers("step_num")[steps]
+    word = ANNOTATIONS
+    if (number == ABSENT).any():
+        number, word = np.arange(steps.size), STEPS_LINE
+    inside = interval_of(start[steps], start[steps] + duration[steps], start[events])
+    begun = dict(zip(number.tolist(), start[steps].tolist(), strict=True))
+    return np.where(inside >= 0, number[np.maximum(inside, 0)], NO_STEP), begun, word
