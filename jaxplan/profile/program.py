@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from jaxplan.compile.hlo import HloError, Module, parse
+from jaxplan.compile.wire import fields
 from jaxplan.errors import InputError
 from jaxplan.profile.trace import Trace
-from jaxplan.profile.wire import WireError, buffer, children
 
 TEXTS = "*.hlo.txt"
 _MODULE = 1     # field of HloProto that holds the module (openxla/xla, xla/service/hlo.proto)
@@ -31,18 +31,16 @@ def module_of(trace: Trace) -> tuple[Module | None, str]:
         return parse(HloModule.from_serialized_hlo_module_proto(_module(program.proto)).to_string()), ""
     except (ImportError, AttributeError):
         return None, "jaxlib here cannot turn the profile's HLO into text"
-    except (HloError, WireError, RuntimeError, ValueError) as error:
+    except (HloError, RuntimeError, ValueError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         return None, f"the profile's HLO of {program.name} is not understood here ({first})"
 
 
 def _module(proto: bytes) -> bytes:
-    _, _, others = children(buffer(proto), 0, len(proto), 0)
-    found = others.get(_MODULE)
-    if not found:
-        raise WireError("the HLO proto holds no module")
-    start, end = found[-1]
-    return proto[start:end]
+    for number, value in fields(memoryview(proto)):
+        if number == _MODULE and not isinstance(value, int):
+            return bytes(value)
+    raise HloError("the HLO proto holds no module")
 
 
 def read_text(path: Path) -> Module:

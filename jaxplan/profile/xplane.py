@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxplan.errors import InputError
-from jaxplan.profile.wire import Fields, WireError, buffer, children, fields, text
+from jaxplan.profile.messages import Fields, WireError, buffer, children, fields, text
 
 SUFFIX = ".xplane.pb"
 ABSENT = -(1 << 63)       # of a statistic that an event does not have, and of a code of no text

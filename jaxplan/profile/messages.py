@@ -1,8 +1,8 @@
-"""Protobuf's wire format in NumPy: the fields of very many messages of one kind at once.
+"""Protocol buffers in NumPy: the fields of very many messages of one kind at once.
 
-Reference: https://protobuf.dev/programming-guides/encoding/. A loop in Python over a million fields takes seconds;
-here every step of the loop reads the next field of all messages together, so that a message kind costs as many steps
-as its longest message has fields.
+The wire format is protobuf.dev/programming-guides/encoding; `compile.wire` reads single messages. A loop in Python over
+a million fields takes seconds; here every step of the loop reads the next field of all messages together, so that a
+message kind costs as many steps as its longest message has fields.
 """
 
 from __future__ import annotations
