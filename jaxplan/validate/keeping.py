@@ -19,6 +19,8 @@ from jaxplan.validate.published import PublishedRun
 
 #: A kind of figure of our own: what must be free for the run not to go out of memory. Nobody publishes it.
 NEEDED = "needed"
+#: Of one element of the buffer in which gradients are summed, as a row may say it.
+GRADIENT_BYTES = {"fp32": 4.0, "float32": 4.0, "bf16": 2.0, "bfloat16": 2.0}
 FITTED_IN = "profiling/memory"
 
 
@@ -121,11 +123,10 @@ def _keeping(case: Case, kept: Kept, fitted: Fitted, kind: str) -> Keeping:
 def _gradient_bytes(case: Case, parameter: float) -> float:
     """Of one parameter, the buffer in which gradients are summed."""
     run, table = case.run, _table(case)
-    precision = (run.precision or "").lower()
-    if "fp32 gradient" in precision and table["fp32_gradient_bytes"]:
+    if run.grad_dtype in GRADIENT_BYTES:
+        return GRADIENT_BYTES[run.grad_dtype]
+    if "fp32 gradient" in (run.precision or "").lower() and table["fp32_gradient_bytes"]:
         return table["fp32_gradient_bytes"]
-    if "megatron-bridge" in run.source.lower() and run.grad_dtype is None:
-        return 2.0    # its performance scripts set grad_reduce_in_fp32 = False (scripts/performance, common overrides)
     return table["gradient_bytes"] or parameter
 
 
