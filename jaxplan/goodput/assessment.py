@@ -117,7 +117,10 @@ class Assessment:
     def __post_init__(self) -> None:
         given = self.question.interval_s
         if given is not None and given < self.floor_s * (1 - 1e-9):
-            raise ValueError(f"interval_s must be at least {self.floor_s:.6g}: no save before the last is durable, got {given:g}")
+            raise ValueError(
+                f"interval_s must be at least {self.floor_s:.6g}, until the last save is durable and a step is done, "
+                f"got {given:g}"
+            )
         work = self.question.work
         if work is not None and self.remote_interval_s > work.useful_s:
             raise ValueError(
@@ -191,7 +194,7 @@ class Assessment:
         whole = _steps(interval_s, self.question.step_s or 0.0, round)
         kept = bounded_s(whole, self.floor_s)
         if kept <= 0:
-            raise ValueError("a save that stops nothing and is durable at once has no best interval: give block_s or step_s")
+            raise ValueError("block_s, write_s or step_s must be positive: free saves have no best interval")
         return kept
 
     @property
@@ -201,6 +204,20 @@ class Assessment:
     @property
     def remote_interval_s(self) -> float:
         return self.pattern.remote_interval_s
+
+    @property
+    def interval_steps(self) -> int | None:
+        """The interval in optimizer steps, where a step's time is known."""
+        return round(self.interval_s / self.question.step_s) if self.question.step_s else None
+
+    @property
+    def restore_s(self) -> float:
+        return math.fsum(phase.seconds for phase in self.phases if phase.name == RESTORE)
+
+    @property
+    def expected_failures(self) -> float | None:
+        """Of the whole run; one of M + D seconds each."""
+        return None if self.budget is None else self.budget.total_s / (self.setting.mtbf_s + self.setting.wait_s)
 
     def goodput_at(self, interval_s: float) -> float:
         if self.local is not None:
@@ -212,9 +229,9 @@ class Assessment:
         return self.goodput_at(self.interval_s)
 
     @cached_property
-    def first_order(self) -> float:
-        """1 - waste, of one level."""
-        return float(expected.ettr(self.setting, self.interval_s))
+    def first_order(self) -> float | None:
+        """1 - waste; of one level only."""
+        return None if self.local is not None else float(expected.ettr(self.setting, self.interval_s))
 
     @cached_property
     def answers(self) -> tuple[Answer, ...]:
@@ -248,9 +265,8 @@ class Assessment:
             value, error = two_level.simulated(self.setting, self.local, self.pattern, seed=asked.seed)
             return (simulation.banded(value, error, CONFIDENCE, two_level.SIMULATED, asked.seed),)
         laws = [Law(), *([Law(asked.shape)] if asked.shape is not None else [])]
-        return tuple(
-            simulation.goodput(self.setting, self.interval_s, law, seed=asked.seed, confidence=CONFIDENCE) for law in laws
-        )
+        at = self.setting, self.interval_s
+        return tuple(simulation.goodput(*at, law, seed=asked.seed, confidence=CONFIDENCE) for law in laws)
 
     @cached_property
     def days(self) -> tuple[tuple[float, float, float] | None, ...]:

@@ -76,7 +76,7 @@ def two_level_ledger(
 
 
 def _restart(setting: Setting, phases: Sequence[Phase], restart_s: float) -> dict[str, float]:
-    """Seconds of a cycle in each phase: from a to b of the restart M (exp(-a / M) - exp(-b / M)), failures may strike."""
+    """Seconds of a cycle in each phase: M (exp(-a / M) - exp(-b / M)) from a to b of a restart, which failures end."""
     if not math.isclose(math.fsum(p.seconds for p in phases), restart_s, rel_tol=1e-9, abs_tol=1e-9):
         raise ValueError(f"phases must add up to the restart of {restart_s} s, got {phases}")
     found: dict[str, float] = {}

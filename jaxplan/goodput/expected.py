@@ -5,8 +5,8 @@ what follows the last durable save is lost. With failures that have no memory, t
 
     E[N] = sum over i >= 1 of P(Y >= R + T_save + i (tau + C)) = exp(-(R + T_save) / M) / (exp((tau + C) / M) - 1)
 
-and a cycle lasts M + D. For T_save = 0 this is Bougeret et al. 2011 (SC'11), proposition 1, and, with D = 0, Daly 2006
-(FGCS 22(3)), equation 20: E[T] = (M + D) exp(R / M) (exp((tau + C) / M) - 1) for each tau of work.
+and a cycle lasts M + D. For T_save = 0 this is Bougeret et al. 2011 (SC'11), and, with D = 0, Daly 2006 (FGCS
+22(3)): E[T] = (M + D) exp(R / M) (exp((tau + C) / M) - 1) for each tau of work.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def goodput(setting: Setting, interval_s: ArrayLike) -> np.ndarray:
 def first_order_waste(setting: Setting, interval_s: ArrayLike) -> np.ndarray:
     """Lost seconds for each second of work, to first order: C / tau + (tau / 2 + T_save + R + D) / M.
 
-    What Young 1974 makes small, with the time until a save is durable and the restart (Kokolis et al. 2024, section
-    III.E, use it as expected ETTR). Holds where everything is much shorter than M; above about 0.2 it is too good.
+    What Young 1974 makes small, with the time until a save is durable and the restart; expected ETTR of Kokolis et al.
+    2024 (arXiv:2410.21680). Holds where everything is much shorter than M, at a waste of some percent.
     """
     interval = np.asarray(interval_s, dtype=float)
     lost = interval / 2 + setting.write_s + setting.restart_s + setting.wait_s

@@ -50,7 +50,7 @@ class Law:
     """The distribution of times between failures, given their mean M.
 
     Weibull with shape k: S(t) = exp(-(t / scale)^k), scale = M / Gamma(1 + 1/k). k = 1 is exponential (no memory);
-    k < 1: failures come in bursts, as in Schroeder and Gibson 2006, section 5.3.
+    k < 1: failures come in bursts, as in Schroeder and Gibson 2006 (DSN).
     """
 
     shape: float = 1.0

@@ -36,7 +36,7 @@ def exact_s(block_s: float, mtbf_s: float) -> float:
     """The optimum of the expected time itself: tau = M (1 + W0(-exp(-1 - C / M))), W0 Lambert's function.
 
     Where `expected.goodput` is stationary: (1 - tau / M) exp((tau + C) / M) = 1, whatever R, D and T_save are. Bougeret
-    et al. 2011, "Checkpointing strategies for parallel jobs" (SC'11), theorem 1, for runs of many intervals.
+    et al. 2011, "Checkpointing strategies for parallel jobs" (SC'11), for runs of many intervals.
     Holds for exponential failures.
     """
     _check(block_s, mtbf_s)

@@ -12,6 +12,7 @@ from jaxplan.goodput.interval import bounded_s, exact_s
 from jaxplan.goodput.setting import Setting
 from jaxplan.goodput.two_level import Local, Pattern
 
+
 @dataclass(frozen=True)
 class Lever:
     """One thing that could be improved.

@@ -32,8 +32,8 @@ def needed(wanted: float, mean_in_repair: float) -> int:
 def wait_s(spares: int, mean_in_repair: float, repair_s: float) -> float:
     """Mean wait of a failure for a node to come back: P(Poisson(a) >= spares) x repair / (spares + 1).
 
-    The failed node joins those in repair; where they were as many as the spares or more, the job waits for the first of
-    spares + 1 to return. Holds for exponential repair times and few nodes in repair beyond the spares; with no spares it
-    is the repair itself.
+    The failed node joins those in repair; where they were as many as the spares or more, the job waits for the first
+    of spares + 1 to return. Holds for exponential repair times and few nodes in repair beyond the spares; with no
+    spares it is the repair itself.
     """
     return float(poisson.sf(spares - 1, mean_in_repair)) * repair_s / (spares + 1)

@@ -1,7 +1,8 @@
 """Two levels of checkpoints: many cheap ones near the job, few that survive everything.
 
-A share of the failures (a process that dies, a node whose peers hold its state) leaves the local copies; the others need
-the remote one. A pattern is `every` intervals of work: each but the last ends in a local save, the last in a remote one.
+A share of the failures (a process that dies, a node whose peers hold its state) leaves the local copies; the others
+need the remote one. A pattern is `every` intervals of work: each but the last ends in a local save, the last in a
+remote one.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ class Pattern:
 def first_order(remote: Setting, local: Local) -> Pattern:
     """tau_l = sqrt(2 C_l / lambda_l) for each level by itself, lambda_l the rate of failures that need that level.
 
-    Benoit, Cavelan, Le Fevre, Robert, Sun 2017, "Towards optimal multi-level checkpointing", IEEE TC 66(7): the overhead
-    is then the sum over levels of sqrt(2 lambda_l C_l). Holds where all costs are much shorter than M; the number of
-    local saves is rounded to a whole one.
+    Benoit, Cavelan, Le Fevre, Robert, Sun 2017, "Towards optimal multi-level checkpointing", IEEE TC 66(7): the
+    overhead is then the sum over levels of sqrt(2 lambda_l C_l). Holds where all costs are much shorter than M; the
+    number of local saves is rounded to a whole one.
     """
     rate = 1 / remote.mtbf_s
     near = young_s(local.block_s, 1 / (rate * local.share))
@@ -110,8 +111,8 @@ def goodput(remote: Setting, local: Local, pattern: Pattern) -> float:
 def restarts(remote: Setting, local: Local) -> tuple[float, float]:
     """(share of the restarts that read the remote copy, of those that read the local one), in the long run.
 
-    A remote restart follows a failure of the second kind, and any failure in a remote restart: with f the probability of
-    the latter, pi = pi (f + (1 - f)(1 - q)) + (1 - pi)(1 - q).
+    A remote restart follows a failure of the second kind, and any failure in a remote restart: with f the probability
+    of the latter, pi = pi (f + (1 - f)(1 - q)) + (1 - pi)(1 - q).
     """
     fails = -math.expm1(-remote.restart_s / remote.mtbf_s)
     away = (1 - local.share) / (1 - fails * local.share)
@@ -147,7 +148,7 @@ def _of_count(remote: Setting, local: Local, every: int, start: Pattern, floor_s
 def simulated(
     remote: Setting, local: Local, pattern: Pattern, failures: int = FAILURES, runs: int = RUNS, seed: int = 0
 ) -> tuple[float, float]:
-    """(goodput, its standard error) of runs with failures of both kinds drawn at random; one row of numbers is one run."""
+    """(goodput, its standard error) of runs with failures of both kinds drawn at random, all runs at once."""
     generator = np.random.default_rng(seed)
     n, tau = pattern.every, pattern.interval_s
     near, whole = tau + local.block_s, n * tau + (n - 1) * local.block_s + remote.block_s
