@@ -17,6 +17,7 @@ from jaxplan.cli.check import check
 from jaxplan.cli.console import open_missing_streams, unwritable
 from jaxplan.cli.doctor import doctor
 from jaxplan.cli.explain import explain
+from jaxplan.cli.goodput import goodput
 from jaxplan.cli.search import INTERRUPTED, search
 from jaxplan.cli.validate import validate
 from jaxplan.errors import InputError, JaxplanError
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (search, check, explain, validate, catalog, doctor):
+for command in (search, check, explain, goodput, validate, catalog, doctor):
     app.command()(command)
 
 

@@ -270,15 +270,19 @@ class Assessment:
 
     @cached_property
     def days(self) -> tuple[tuple[float, float, float] | None, ...]:
-        """(5th percentile, median, 95th) of the run's length in seconds, for each simulated law of one level."""
+        """(5th percentile, median, 95th) of the run's length in seconds, for each simulated law of one level.
+
+        None without a budget, and for runs of more failures than can be drawn.
+        """
         asked = self.question
-        if asked.work is None or self.local is not None:
+        runs = simulation.affordable_runs(self.expected_failures or 0.0)
+        if asked.work is None or self.local is not None or not runs:
             return (None,) * len(self.simulated)
         start = first_start_s(self.phases)
         found = []
         for one in self.simulated:
             lengths = simulation.lengths_s(
-                self.setting, self.interval_s, asked.work.useful_s, start, one.law, seed=asked.seed
+                self.setting, self.interval_s, asked.work.useful_s, start, one.law, runs, asked.seed
             )
             low, middle, high = np.percentile(lengths, (5, 50, 95))
             found.append((float(low), float(middle), float(high)))

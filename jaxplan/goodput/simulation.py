@@ -15,9 +15,9 @@ from jaxplan.goodput.checks import not_negative, positive, share
 from jaxplan.goodput.failures import Law
 from jaxplan.goodput.setting import Setting
 
-RUNS = 400              # chosen: enough for the 5th and 95th percentile of a run's length
-MOST_FAILURES = 2**22   # chosen: 4 million failures of all runs together are drawn at most, 100 MB and under a second
-BATCH = 64              # failures a run that are drawn at least
+RUNS, FEWEST_RUNS = 400, 40     # chosen: enough for the 5th and 95th percentile of a run's length; fewer say nothing
+MOST_FAILURES = 2**22           # chosen: of all runs together, about a second
+AT_ONCE, BATCH = 2**18, 64      # chosen: failures that are drawn at a time: of all runs, and at least of each
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,12 @@ def banded(
     return Simulated(law, value, value - reach, value + reach, confidence, failures, seed)
 
 
+def affordable_runs(expected_failures: float) -> int:
+    """How many runs of that many failures can be simulated; 0 where they are too long for it."""
+    runs = min(RUNS, int(MOST_FAILURES / 2 / max(1.0, expected_failures)))
+    return runs if runs >= FEWEST_RUNS else 0
+
+
 def lengths_s(
     setting: Setting,
     interval_s: float,
@@ -100,7 +106,7 @@ def lengths_s(
     done, drawn = np.zeros(runs, dtype=bool), 0
     while not done.all():
         rows = np.flatnonzero(~done)
-        columns = max(BATCH, min(2**18 // len(rows), math.ceil(left[rows].max() / setting.mtbf_s)))
+        columns = max(BATCH, min(AT_ONCE // len(rows), math.ceil(left[rows].max() / setting.mtbf_s)))
         drawn += columns * len(rows)
         if drawn > MOST_FAILURES:
             raise ValueError(f"runs do not end: {drawn:,} failures were drawn for {useful_s:.3g} s of work")

@@ -2,7 +2,7 @@
 
 A share of the failures (a process that dies, a node whose peers hold its state) leaves the local copies; the others
 need the remote one. A pattern is `every` intervals of work: each but the last ends in a local save, the last in a
-remote one.
+remote one, which leaves a local copy, too.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def goodput(remote: Setting, local: Local, pattern: Pattern) -> float:
     """Useful share of the time in the long run, of blocking saves on both levels: exact for exponential failures.
 
     S_j, the expected time from the start of interval j of a pattern to its end, is linear in S_1, where remote restarts
-    lead: S_j = a_j + b_j S_1, found from the last interval back. With p = exp(-L / M) for an interval of length L (work
-    and save) and q the local share,
+    lead, and in S_{j+1}: a geometric sum over the intervals that end in a local save. With p = exp(-L / M) for an
+    interval of length L (work and save) and q the local share,
 
         S_j = M (1 - p) + p S_{j+1} + (1 - p) (D + q V_j + (1 - q) W)
         V_j = M (1 - u) + u S_j + (1 - u) (D + q V_j + (1 - q) W),   u = exp(-R_local / M)
@@ -90,22 +90,24 @@ def goodput(remote: Setting, local: Local, pattern: Pattern) -> float:
     later is added to first order, as the factor exp(-(1 - q) T_save / M).
     """
     mean, wait, q = remote.mtbf_s, remote.wait_s, local.share
-    away = -math.expm1(-remote.restart_s / mean), math.exp(-remote.restart_s / mean)
-    far = np.array([away[0] * (mean + wait) / away[1], 1.0])        # W = far[0] + far[1] S_1
     fails, holds = -math.expm1(-local.restart_s / mean), math.exp(-local.restart_s / mean)
-    one = np.array([1.0, 0.0])
-    state = np.zeros(2)                                             # S_{every + 1} = 0
-    for place in reversed(range(pattern.every)):
-        block = remote.block_s if place == pattern.every - 1 else local.block_s
-        length = pattern.interval_s + block
-        p, lost = math.exp(-length / mean), -math.expm1(-length / mean)
-        # V_j = (fixed + holds S_j) / (1 - fails q)
-        scale = 1 - fails * q
-        fixed = fails * ((mean + wait) * one + (1 - q) * far)
-        known = lost * ((mean + wait) * one + (1 - q) * far) + p * state + lost * q * fixed / scale
-        state = known / (1 - lost * q * holds / scale)
+    keeps = 1 - fails * q                                           # V_j = (fails x + holds S_j) / keeps
+    far = np.array([math.expm1(remote.restart_s / mean) * (mean + wait), 1.0])      # W = far[0] + far[1] S_1
+    away = np.array([mean + wait, 0.0]) + (1 - q) * far             # x, a failure but for V_j
+
+    def interval(block_s: float) -> tuple[float, float, np.ndarray]:
+        """(k, 1 - k, c) of S_j = k S_{j+1} + c."""
+        length = (pattern.interval_s + block_s) / mean
+        lost = -math.expm1(-length)
+        own = 1 - lost * q * holds / keeps
+        return math.exp(-length) / own, lost * (1 - q) / keeps / own, lost * away * (1 + q * fails / keeps) / own
+
+    last = interval(remote.block_s)[2]                              # S_{every + 1} = 0
+    k, rest, c = interval(local.block_s)
+    times = math.expm1((pattern.every - 1) * math.log(k))           # k^(every - 1) - 1
+    a, b = (times + 1) * last - times / rest * c                    # S_1 = a + b S_1
     late = math.exp(-(1 - q) * remote.write_s / mean)
-    return float(pattern.remote_interval_s * (1 - state[1]) / state[0] * late)
+    return float(pattern.remote_interval_s * (1 - b) / a * late)
 
 
 def restarts(remote: Setting, local: Local) -> tuple[float, float]:
@@ -140,7 +142,7 @@ def _of_count(remote: Setting, local: Local, every: int, start: Pattern, floor_s
     result = minimize_scalar(
         lambda x: -goodput(remote, local, Pattern(math.exp(x), every)), bounds=(low, high), method="bounded"
     )
-    inside = Pattern(math.exp(float(result.x)), every)
+    inside = Pattern(math.exp(float(result.x)), every)  # type: ignore[attr-defined]  scipy's stubs say object
     edge = Pattern(math.exp(low), every)
     return max(inside, edge, key=lambda pattern: goodput(remote, local, pattern))
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from jaxplan.goodput.badput import WASTED
+from jaxplan.goodput.restart import OTHER
 from jaxplan.goodput.sensitivity import Lever
 from jaxplan.report.columns import INDENT, columns, paragraph
 from jaxplan.report.goodput import GoodputReport
 from jaxplan.report.words import count_words
 from jaxplan.units import DAY_S, format_bytes, format_count, format_duration, significant
+
+MEANT = {
+    WASTED: "work and saves after the last durable save",
+    OTHER: "detection, waiting for a node",
+}
 
 
 def goodput_lines(report: GoodputReport, width: int) -> Iterator[str]:
@@ -85,7 +92,7 @@ def _budget(report: GoodputReport) -> Iterator[str]:
     yield (
         f"Days       {significant(budget.days)} for {format_count(budget.work.tokens)} tokens: "
         f"{budget.work.steps:,} steps of {format_duration(budget.work.step_s)} ({report.step_source}), "
-        f"about {failures:,.0f} failures"
+        f"about {count_words(round(failures), 'failure')}"
     )
     hours = f"{format_count(budget.chip_hours)} chip-hours with spares"
     if budget.money is None:
@@ -108,9 +115,10 @@ def _ledger(report: GoodputReport, width: int) -> Iterator[str]:
     whole = "the run" if report.assessment.budget is not None else "a day"
     yield f"\nWhere {whole} goes"
     rows = [
-        (entry.name, f"{entry.share:.2%}", format_duration(entry.share * report.total_s)) for entry in report.ledger
+        (entry.name, f"{entry.share:.2%}", format_duration(entry.share * report.total_s), MEANT.get(entry.name, ""))
+        for entry in report.ledger
     ]
-    rows.append(("total", "100.00%", format_duration(report.total_s)))
+    rows.append(("total", "100.00%", format_duration(report.total_s), ""))
     yield from columns(rows, width, right=(1, 2))
 
 
@@ -140,4 +148,6 @@ def _inputs(report: GoodputReport, width: int) -> Iterator[str]:
 
 def _value(value: float, unit: str) -> str:
     shown = {"s": format_duration, "B": format_bytes, "B/s": lambda rate: f"{format_bytes(rate)}/s"}
-    return shown[unit](value) if unit in shown else significant(value)
+    if unit in shown:
+        return shown[unit](value)
+    return f"{value:,.0f}" if value == int(value) else significant(value)
