@@ -73,7 +73,8 @@ def goodput(
         nodes=nodes, chips_per_node=chips_per_node, state_bytes=state_bytes, step_time=step_time,
         tokens_per_step=tokens_per_step, storage=storage, rate=rate, fleet=fleet, restart=restart,
         checkpoint=checkpoint, block=block, write=write, restore=restore, interval=interval, local=local,
-        tokens=tokens, price=price, spares=spares, spares_probability=spares_probability, repair=repair, weibull=weibull, seed=seed,
+        tokens=tokens, price=price, spares=spares, spares_probability=spares_probability, repair=repair,
+        weibull=weibull, seed=seed,
     )
     report = report_of(flags, read(plan) if plan is not None else None, plan)
     document = checked(lambda: goodput_json(report))

@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxplan.goodput.expected import goodput
 from jaxplan.goodput.failures import Failures, rate_of
 from jaxplan.goodput.interval import bounded_s, exact_s
 from jaxplan.goodput.setting import Setting
+from jaxplan.machine.failures import PublishedRun, Range
 
 ROUNDED = 0.02      # chosen: published shares have one or two digits, and are read off charts
 
 AGREES, IN_REACH, MISSES, NOTHING = "agrees", "in reach", "misses", "nothing to compare"
-
-Range = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What is known of a run, each as (low, high). `interval_s` None: nobody published it, the best is taken."""
-
-    mtbf_s: Range
-    block_s: Range
-    write_s: Range
-    restart_s: Range
-    interval_s: Range | None
-
-    def __post_init__(self) -> None:
-        for name, pair in vars(self).items():
-            if pair is not None and not pair[0] <= pair[1]:
-                raise ValueError(f"{name} must be (low, high), got {pair}")
-
-
-def mtbf_s(
-    nodes: int | None, per_1000_node_days: Range | None, failures: Range | None, days: Range | None, given: Range | None
-) -> Range | None:
-    """(shortest, longest) mean time between failures, from the inputs that there are; None where they do not say it."""
-    if given is not None:
-        return given
-    if nodes is None:
-        return None
-    if per_1000_node_days is not None:
-        found = [Failures(rate, nodes).mtbf_s for rate in per_1000_node_days]
-    elif failures is not None and days is not None:
-        pairs = itertools.product(failures, days)
-        found = [Failures(rate_of(count, length, nodes), nodes).mtbf_s for count, length in pairs]
-    else:
-        return None
-    return min(found), max(found)
 
 
 @dataclass(frozen=True)
@@ -82,16 +46,34 @@ class Comparison:
         return IN_REACH if low - ROUNDED <= self.value <= high + ROUNDED else MISSES
 
 
-def compare(id: str, inputs: Inputs | None, value: float | None, at_least: float | None) -> Comparison:
-    """Goodput at every corner of the inputs' ranges."""
-    if inputs is None:
-        return Comparison(id, None, None, value, at_least)
+def compared(run: PublishedRun) -> Comparison:
+    """Goodput at every corner of the inputs' ranges, beside what was published."""
+    between = mtbf_s(run)
+    given = {"mtbf_s": between, "block_s": run.block_s, "write_s": run.write_s, "restart_s": run.restart_s}
+    known = {name: pair for name, pair in given.items() if pair is not None}
+    if len(known) < len(given):
+        return Comparison(run.id, None, None, run.value, run.at_least)
     found, intervals = [], []
-    ranges: Mapping[str, Range] = {k: v for k, v in vars(inputs).items() if k != "interval_s"}
-    for corner in itertools.product(*ranges.values()):
-        setting = Setting(**dict(zip(ranges, corner, strict=True)))
+    for corner in itertools.product(*known.values()):
+        setting = Setting(**dict(zip(known, corner, strict=True)))
         best = bounded_s(exact_s(setting.block_s, setting.mtbf_s), setting.write_s)
-        for interval in inputs.interval_s or (best,):
+        for interval in run.interval_s or (best,):
             found.append(float(goodput(setting, interval)))
             intervals.append(interval)
-    return Comparison(id, (min(found), max(found)), (min(intervals), max(intervals)), value, at_least)
+    return Comparison(run.id, (min(found), max(found)), (min(intervals), max(intervals)), run.value, run.at_least)
+
+
+def mtbf_s(run: PublishedRun) -> Range | None:
+    """(shortest, longest) mean time between failures, from the inputs that there are; None where they do not say it."""
+    if run.mtbf_s is not None:
+        return run.mtbf_s
+    if run.nodes is None:
+        return None
+    if run.per_1000_node_days is not None:
+        rates = list(run.per_1000_node_days)
+    elif run.failures is not None and run.days is not None:
+        rates = [rate_of(count, days, run.nodes) for count, days in itertools.product(run.failures, run.days)]
+    else:
+        return None
+    found = [Failures(rate, run.nodes).mtbf_s for rate in rates]
+    return min(found), max(found)

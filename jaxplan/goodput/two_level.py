@@ -95,19 +95,20 @@ def goodput(remote: Setting, local: Local, pattern: Pattern) -> float:
     far = np.array([math.expm1(remote.restart_s / mean) * (mean + wait), 1.0])      # W = far[0] + far[1] S_1
     away = np.array([mean + wait, 0.0]) + (1 - q) * far             # x, a failure but for V_j
 
-    def interval(block_s: float) -> tuple[float, float, np.ndarray]:
-        """(k, 1 - k, c) of S_j = k S_{j+1} + c."""
+    def interval(block_s: float) -> tuple[float, np.ndarray]:
+        """(1 - k, c) of S_j = k S_{j+1} + c."""
         length = (pattern.interval_s + block_s) / mean
         lost = -math.expm1(-length)
         own = 1 - lost * q * holds / keeps
-        return math.exp(-length) / own, lost * (1 - q) / keeps / own, lost * away * (1 + q * fails / keeps) / own
+        return lost * (1 - q) / keeps / own, lost * away * (1 + q * fails / keeps) / own
 
-    last = interval(remote.block_s)[2]                              # S_{every + 1} = 0
-    k, rest, c = interval(local.block_s)
-    times = math.expm1((pattern.every - 1) * math.log(k))           # k^(every - 1) - 1
+    _, last = interval(remote.block_s)                              # S_{every + 1} = 0
+    rest, c = interval(local.block_s)
+    less = min(rest, math.nextafter(1, 0))                     # k itself may round to nothing
+    times = math.expm1((pattern.every - 1) * math.log1p(-less))        # k^(every - 1) - 1
     a, b = (times + 1) * last - times / rest * c                    # S_1 = a + b S_1
     late = math.exp(-(1 - q) * remote.write_s / mean)
-    return float(pattern.remote_interval_s * (1 - b) / a * late)
+    return max(0.0, float(pattern.remote_interval_s * (1 - b) / a * late))
 
 
 def restarts(remote: Setting, local: Local) -> tuple[float, float]:
