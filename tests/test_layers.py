@@ -35,6 +35,7 @@ NO_JAX = {
     "estimate",
     "search",
     "validate",
+    "goodput",
     "workload.cut",
     *(f"workload.{name}" for name in PURE_WORKLOAD),
 }
@@ -137,6 +138,7 @@ def test_modules_stay_readable(path: Path) -> None:
         "from jaxplan.cli.main import main; sys.argv[1:] = ['--help']; exit_code(main)",
         "from jaxplan.cli.main import main; sys.argv[1:] = ['catalog', 'chips', 'h100']; exit_code(main)",
         "from jaxplan.cli.main import main; sys.argv[1:] = ['validate', '--json']; exit_code(main)",
+        "import jaxplan.goodput.assessment, jaxplan.goodput.published, jaxplan.report.goodput_text",
     ],
 )
 def test_no_jax_is_imported(code: str) -> None:

@@ -9,6 +9,8 @@ from scipy.special import lambertw
 
 from jaxplan.goodput.checks import not_negative, positive
 
+NEXT_TO_NOTHING = 1e-7      # of C / M: below it W0's argument rounds towards its branch point, and Daly is as exact
+
 
 def young_s(block_s: float, mtbf_s: float) -> float:
     """Young's first-order optimum, tau = sqrt(2 C M).
@@ -40,6 +42,8 @@ def exact_s(block_s: float, mtbf_s: float) -> float:
     Holds for exponential failures.
     """
     _check(block_s, mtbf_s)
+    if block_s < NEXT_TO_NOTHING * mtbf_s:
+        return daly_s(block_s, mtbf_s)
     return mtbf_s * (1 + float(np.real(lambertw(-math.exp(-1 - block_s / mtbf_s)))))
 
 

@@ -53,7 +53,8 @@ def test_walked_runs_agree(seed: int) -> None:
     """Event by event, with nothing of the package: within four standard errors of some thousand cycles."""
     setting, interval = drawn(seed)
     count, parts = 400, 10
-    pieces = [plain_run(**vars(setting), interval_s=interval, failures=count, seed=100 * seed + i) for i in range(parts)]
+    seeds = range(100 * seed, 100 * seed + parts)
+    pieces = [plain_run(**vars(setting), interval_s=interval, failures=count, seed=one) for one in seeds]
     ratios = np.array([kept / time for kept, time in pieces])
     error = ratios.std(ddof=1) / math.sqrt(parts)
     whole = sum(kept for kept, _ in pieces) / sum(time for _, time in pieces)

@@ -43,7 +43,7 @@ def test_the_exact_interval_satisfies_its_equation(block: float, mean: float) ->
     """(1 - tau / M) exp((tau + C) / M) = 1, with tau / M itself as the unknown where it is next to 1."""
     x, c = exact_s(block, mean) / mean, block / mean
     assert 0 < x <= 1
-    if c < 30:
+    if c < 15:
         assert (1 - x) * math.exp(x + c) == pytest.approx(1, rel=1e-5)
 
 
@@ -62,6 +62,12 @@ def test_the_formulas_meet_where_saves_are_short(block: float, mean: float) -> N
     exact = exact_s(block, mean)
     assert daly_s(block, mean) == pytest.approx(exact, rel=1e-4)
     assert young_s(block, mean) == pytest.approx(exact, rel=0.05)
+
+
+def test_free_saves_have_no_interval_and_nearly_free_ones_a_short_one() -> None:
+    assert exact_s(0, 1000) == 0
+    for part in (1e-14, 1e-9, 9e-8, 1.1e-7, 1e-6):
+        assert exact_s(part, 1) == pytest.approx(math.sqrt(2 * part) - part * 2 / 3, rel=1e-6)
 
 
 def test_an_interval_is_not_shorter_than_its_floor() -> None:

@@ -17,9 +17,11 @@ from jaxplan.goodput.two_level import Local
 SETTING = Setting(11_135, 20, 600, 0, 70)
 
 
-@given(
-    st.floats(1e3, 1e6), st.floats(0.1, 100), st.floats(1, 900), st.floats(0, 300), st.floats(0, 900), st.floats(50, 5e3)
-)
+SHORT = st.floats(0, 900)
+FIELDS = {"save block": "block_s", "save write": "write_s", "restart": "restart_s", "repair wait": "wait_s"}
+
+
+@given(st.floats(1e3, 1e6), st.floats(0.1, 100), SHORT, SHORT, SHORT, st.floats(50, 5e3))
 def test_elasticities_are_slopes_of_the_logarithm(mean, block, restart, write, wait, interval) -> None:
     setting = Setting(mean, block, restart, write, wait)
     found = elasticities(setting, interval)
@@ -29,7 +31,7 @@ def test_elasticities_are_slopes_of_the_logarithm(mean, block, restart, write, w
         ratio = float(goodput(up, interval)) / float(goodput(down, interval))
         return math.log(ratio) / (math.log1p(step) - math.log1p(-step))
 
-    for name, field in (("save block", "block_s"), ("save write", "write_s"), ("restart", "restart_s"), ("repair wait", "wait_s")):
+    for name, field in FIELDS.items():
         value = getattr(setting, field)
         up, down = (replace(setting, **{field: value * f}) for f in (1 + step, 1 - step))
         assert found[name] == pytest.approx(slope(up, down), abs=1e-5 * (1 + abs(found[name])))

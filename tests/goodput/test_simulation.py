@@ -32,7 +32,7 @@ def test_work_that_ends_within_an_interval() -> None:
 
 
 def test_short_runs_by_enumeration() -> None:
-    """One interval of work w, no restart: the length has the mean M (exp(w / M) - 1), as of any task that starts again."""
+    """One interval of work w, no restart: a task that starts again takes M (exp(w / M) - 1) on average."""
     mean, work = 1000.0, 800.0
     lengths = simulation.lengths_s(Setting(mean, 1, 0), 1e9, work, runs=20_000, seed=3)
     expected = mean * np.expm1(work / mean)

@@ -1,5 +1,6 @@
 """Spares: the worked number, Poisson by hand, a queue that is simulated."""
 
+import itertools
 import math
 
 import numpy as np
@@ -42,7 +43,7 @@ def test_the_number_in_repair_does_not_ask_how_repairs_are_distributed(repair: s
 def test_without_spares_a_failure_waits_for_its_repair_and_each_spare_shortens_the_wait() -> None:
     waits = [spares.wait_s(n, 7.76, 86400) for n in range(25)]
     assert waits[0] == 86400
-    assert all(later < earlier for earlier, later in zip(waits, waits[1:], strict=False))
+    assert all(later < earlier for earlier, later in itertools.pairwise(waits))
     assert waits[15] == pytest.approx(86400 / 16 * (1 - spares.probability(14, 7.76)))
 
 

@@ -18,9 +18,13 @@ LOCAL = Local(2, 120, 0.8)
 def test_the_closed_form_agrees_with_drawn_failures(seed: int) -> None:
     chance = np.random.default_rng(seed)
     mean = 10 ** chance.uniform(3.5, 5.5)
-    remote = Setting(mean, mean * 10 ** chance.uniform(-3, -1.5), mean * 10 ** chance.uniform(-2, -0.5), 0.0, 0.01 * mean)
-    local = Local(mean * 10 ** chance.uniform(-4, -3), mean * 10 ** chance.uniform(-3, -1), chance.uniform(0.2, 0.95))
-    pattern = Pattern(mean * 10 ** chance.uniform(-2, -1), int(chance.integers(1, 12)))
+
+    def part(low: float, high: float) -> float:
+        return mean * 10 ** chance.uniform(low, high)
+
+    remote = Setting(mean, part(-3, -1.5), part(-2, -0.5), 0.0, 0.01 * mean)
+    local = Local(part(-4, -3), part(-3, -1), chance.uniform(0.2, 0.95))
+    pattern = Pattern(part(-2, -1), int(chance.integers(1, 12)))
     value, error = two_level.simulated(remote, local, pattern, seed=seed)
     assert two_level.goodput(remote, local, pattern) == pytest.approx(value, abs=3.9 * error)
 
