@@ -14,6 +14,7 @@ import typer
 
 from jaxplan.cli.catalog import catalog
 from jaxplan.cli.check import check
+from jaxplan.cli.compare import compare
 from jaxplan.cli.console import open_missing_streams, unwritable
 from jaxplan.cli.doctor import doctor
 from jaxplan.cli.explain import explain
@@ -32,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (search, check, explain, goodput, validate, catalog, doctor):
+for command in (search, check, explain, compare, goodput, validate, catalog, doctor):
     app.command()(command)
 
 

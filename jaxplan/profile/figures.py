@@ -1,7 +1,7 @@
 """The figures of one profile as values: the median step's ledger, operations, collectives, devices.
 
-The ledger is that of the median step, the mean over devices, and adds up to it; operations and collectives are means
-over all steps and devices.
+Ledger, operations and collectives are those of the median step, the mean over devices: the ledger adds up to the step,
+and what is exposed of collectives over an axis adds up to that axis's line. Devices are means over all steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class OperationTime:
     """An operation's own time, without the operations that it covers.
 
     Attributes:
-        seconds: of one step on one device, all executions together; executions: how many.
+        seconds: of all executions in the step; executions: how many.
         flops, nbytes: of one execution, where the HLO tells; nbytes of a collective by the convention of its kind.
         source: `file:line` of the user's program; op_name: JAX's name stack.
     """
@@ -42,7 +42,7 @@ class OperationTime:
 
 @dataclass(frozen=True)
 class CollectiveTime:
-    """All collectives of one kind along the same mesh axes, one step, one device.
+    """All collectives of one kind along the same mesh axes in the step.
 
     Attributes:
         seconds: from begin to end, hidden or not, waiting for the other devices included.
@@ -60,7 +60,7 @@ class CollectiveTime:
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """One device in the mean step.
+    """One device, the mean over steps.
 
     Attributes:
         work_s: it computes or copies; exposed_s: it waits for collectives.

@@ -108,6 +108,8 @@ class Kinds:
 
     def _find_collectives(self, module: Module) -> None:
         if not self.axes:
+            if any(base_kind(one.opcode) in KINDS for one in module.instructions()):
+                self.notes.append("the mesh is not known (--mesh data=4,tensor=2): collectives are told apart by kind")
             return
         try:
             found = collectives(on_devices(module, self.axes), self.axes)

@@ -53,6 +53,9 @@ class _Measuring:
 
     def __init__(self, trace: Trace, kinds: Kinds, program: str, notes: list[str]) -> None:
         self.trace, self.kinds, self.program, self.notes = trace, kinds, program, notes
+        steps = trace.step_s
+        self.median = sorted(range(len(steps)), key=lambda i: steps[i])[(len(steps) - 1) // 2]
+        self.in_step = trace.step == self.median
         self._tell_kinds()
         self.own: Segments = segments(trace.track, trace.start_ps, trace.duration_ps)
         self.own_ps = self.own.self_time(trace.device.size)
@@ -105,9 +108,7 @@ class _Measuring:
 
     def result(self) -> Measured:
         trace = self.trace
-        steps = trace.step_s
-        median = sorted(range(len(steps)), key=lambda i: steps[i])[(len(steps) - 1) // 2]
-        table = np.mean([one.by_step[median] for one in self.shares], axis=0) * PS
+        table = np.mean([one.by_step[self.median] for one in self.shares], axis=0) * PS
         entries: dict[str, float] = {}
         recompute: dict[str, float] = {}
         for (entry, _, _, recomputed, _), spent in zip(self.labels, table[:-2], strict=True):
@@ -121,8 +122,8 @@ class _Measuring:
         return Measured(
             platform=trace.platform,
             program=self.program,
-            steps=steps,
-            step=median,
+            steps=trace.step_s,
+            step=self.median,
             ledger=_entries(entries),
             recompute=_entries(recompute),
             devices=self._devices(),
@@ -150,13 +151,8 @@ class _Measuring:
             for i, device in enumerate(self.trace.devices)
         )
 
-    @property
-    def _of_steps(self) -> float:
-        """Steps times devices: what sums over operations are divided by."""
-        return float(len(self.trace.steps) * len(self.trace.devices))
-
     def _operations(self) -> tuple[OperationTime, ...]:
-        trace, inside = self.trace, self.trace.step != NO_STEP
+        trace, inside, devices = self.trace, self.in_step, len(self.trace.devices)
         spent = np.bincount(self.key[inside], weights=self.own_ps[inside], minlength=len(self.keys)) * PS
         counts = np.bincount(self.key[inside & ~trace.beside], minlength=len(self.keys))
         lines = SourceLines(self.kinds.module) if self.kinds.module is not None else None
@@ -171,8 +167,8 @@ class _Measuring:
                     kind=kind.kind,
                     entry=kind.entry,
                     axes=kind.axes,
-                    executions=float(counts[row]) / self._of_steps,
-                    seconds=float(spent[row]) / self._of_steps,
+                    executions=float(counts[row]) / devices,
+                    seconds=float(spent[row]) / devices,
                     flops=self.kinds.flops(one) if one is not None and kind.group is Class.COMPUTE else 0.0,
                     nbytes=float(nbytes) if kind.group is not Class.LOOP else 0.0,
                     source=lines.of(one) if lines is not None and one is not None else "",
@@ -184,18 +180,17 @@ class _Measuring:
 
     def _collectives(self) -> tuple[CollectiveTime, ...]:
         """Sums by kind and axes; a span is counted where it begins, and its wait where that is."""
-        trace, sums = self.trace, {}
+        trace, sums, devices = self.trace, {}, len(self.trace.devices)
         exposed: dict[tuple[str, tuple[str, ...]], float] = {}
-        every = np.sum([one.by_step.sum(axis=0) for one in self.shares], axis=0)
+        every = np.sum([one.by_step[self.median] for one in self.shares], axis=0)
         for (_, kind, axes, _, group), spent in zip(self.labels, every[:-2], strict=True):
             if group is Class.COLLECTIVE:
                 exposed[kind, axes] = exposed.get((kind, axes), 0.0) + float(spent)
-        inside = trace.step != NO_STEP
         whole = trace.beside.any()      # spans stand on lines of their own: what issues and awaits them is in them
         for row, kind in enumerate(self.of_key):
             if kind.group is not Class.COLLECTIVE:
                 continue
-            mine = inside & (self.key == row)
+            mine = self.in_step & (self.key == row)
             beside = bool(self.keys[row][4])
             total = sums.setdefault((kind.kind, kind.axes), np.zeros(3))
             executed = int(mine.sum()) if kind.begins and not beside else 0
@@ -206,10 +201,10 @@ class _Measuring:
             CollectiveTime(
                 kind,
                 axes,
-                float(executed) / self._of_steps,
-                float(spent) * PS / self._of_steps,
-                exposed.get((kind, axes), 0.0) * PS / self._of_steps,
-                float(moved) / self._of_steps,
+                float(executed) / devices,
+                float(spent) * PS / devices,
+                exposed.get((kind, axes), 0.0) * PS / devices,
+                float(moved) / devices,
             )
             for (kind, axes), (executed, spent, moved) in sorted(sums.items(), key=lambda item: -item[1][1])
         )

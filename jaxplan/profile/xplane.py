@@ -72,6 +72,8 @@ class Plane:
         self._read_metadata(others)
         self._read_lines(starts, ends)
         self._plane_stats = _spans(others.get(_PLANE_STAT, []))
+        self._integers: dict[str, np.ndarray] = {}
+        self._texts: dict[str, tuple[np.ndarray, list[str]]] = {}
 
     def _read_metadata(self, others: dict[int, list]) -> None:
         data = self._data
@@ -147,7 +149,9 @@ class Plane:
 
     def integers(self, stat: str) -> np.ndarray:
         """int64[events]: a statistic of each event, or what its metadata says; ABSENT where neither does."""
-        return self._column(stat, (_UINT, _INT), self._integer)
+        if stat not in self._integers:
+            self._integers[stat] = self._column(stat, (_UINT, _INT), self._integer)
+        return self._integers[stat]
 
     def metadata_integers(self, stat: str) -> np.ndarray:
         """int64[names]: the same of the metadata only."""
@@ -155,14 +159,11 @@ class Plane:
 
     def texts(self, stat: str) -> tuple[np.ndarray, list[str]]:
         """(int64[events] codes, their texts): a statistic of each event, or of its metadata; ABSENT without one."""
-        texts: dict[str, int] = {}
-        code = self._coder(texts)
-        codes = self._column(stat, (_TEXT, _REFERENCE), code)
-        return codes, list(texts)
-
-    def has(self, stat: str) -> bool:
-        """Whether any event, or any event's metadata, has a statistic."""
-        return stat in self.stat_names.values() and bool((self.integers(stat) != ABSENT).any() or self.texts(stat)[1])
+        if stat not in self._texts:
+            texts: dict[str, int] = {}
+            codes = self._column(stat, (_TEXT, _REFERENCE), self._coder(texts))
+            self._texts[stat] = codes, list(texts)
+        return self._texts[stat]
 
     def _column(self, stat: str, kinds: tuple[int, ...], read) -> np.ndarray:
         shared = self._by_owner(self._metadata_stats, stat, kinds, len(self.names), read)
