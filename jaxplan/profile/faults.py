@@ -11,7 +11,9 @@ import numpy as np
 from jaxplan.errors import InputError
 from jaxplan.profile.readers.form import EXECUTIONS, STEPS_LINE, main_program
 from jaxplan.profile.xplane import Space
+from jaxplan.units import format_seconds
 
+COMPILE = "backend_compile"       # JAX's own mark on the host's thread (jax 0.10.2)
 OTHER_SHARE = 0.05      # chosen: other programs that take less of the devices' time are not worth a word
 DEVICE = re.compile(r"/device:(\w+):\d+")
 PRIVILEGES = re.compile(r"privilege|permission|CUPTI", re.IGNORECASE)
@@ -45,10 +47,27 @@ def about_steps(steps_from: str, count: int, program: str) -> list[str]:
     return [] if count else ["no operation lies in a step that all hosts have"]
 
 
+def about_compiles(spaces: Sequence[Space], windows_ps: np.ndarray, steps: Sequence[int]) -> list[str]:
+    """Programs that were compiled while the profiler ran: the steps that waited for them are no measurement."""
+    found: dict[int, float] = {}
+    for host, space in enumerate(spaces):
+        for plane in space.planes:
+            rows = [row for row, name in enumerate(plane.names) if name.startswith(COMPILE)]
+            for event in np.flatnonzero(np.isin(plane.metadata, rows)):
+                at = int(plane.start_ps[event])
+                inside = np.flatnonzero((windows_ps[host, :, 0] <= at) & (at < windows_ps[host, :, 1]))
+                for step in inside:
+                    found[steps[step]] = found.get(steps[step], 0.0) + float(plane.duration_ps[event]) * 1e-12
+    if not found:
+        return []
+    told = ", ".join(f"{step} ({format_seconds(spent)})" for step, spent in list(found.items())[:3])
+    return [f"programs were compiled in the profile, in step {told}: run every program once before it starts"]
+
+
 def about_programs(names: Sequence[str], program: np.ndarray, duration_ps: np.ndarray) -> list[str]:
     """Programs beside the one that takes most time: two runs in one profile, an evaluation, work between steps."""
     spent = np.bincount(program, weights=duration_ps, minlength=len(names))
-    main = main_program(program, duration_ps, len(names))
+    main = main_program(program, duration_ps, names)
     shares = spent / max(spent.sum(), 1.0)
     others = [i for i in np.argsort(-shares) if i != main and shares[i] >= OTHER_SHARE]
     if not others:

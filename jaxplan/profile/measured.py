@@ -72,10 +72,15 @@ class _Measuring:
     def _kind(self, program: int, name: int, hint: int, named: int, beside: int) -> Kind:
         trace = self.trace
         said, hinted = trace.names[name], trace.hints[hint]
-        kind = self.kinds.of(said, hinted, bool(named)) if program == trace.main else by_name(said, hinted)
+        kind = self.kinds.of(said, hinted, bool(named)) if self._is_main(program) else by_name(said, hinted)
         if beside and kind.group is Class.COMPUTE:
             return Kind(kind.entry, kind.kind, Class.COPY, instruction=kind.instruction)
         return kind
+
+    def _is_main(self, program: int) -> bool:
+        """Whether a program is the one that the HLO is of: not every event carries its number."""
+        main, other = self.trace.programs[self.trace.main], self.trace.programs[program]
+        return other.name == main.name and (other.ident == main.ident or min(other.ident, main.ident) < 0)
 
     def _share(self) -> None:
         trace = self.trace
@@ -186,17 +191,17 @@ class _Measuring:
         for (_, kind, axes, _, group), spent in zip(self.labels, every[:-2], strict=True):
             if group is Class.COLLECTIVE:
                 exposed[kind, axes] = exposed.get((kind, axes), 0.0) + float(spent)
-        whole = trace.beside.any()      # spans stand on lines of their own: what issues and awaits them is in them
+        spans = {(k.kind, k.axes) for k, key in zip(self.of_key, self.keys, strict=True) if key[4]}
         for row, kind in enumerate(self.of_key):
             if kind.group is not Class.COLLECTIVE:
                 continue
             mine = self.in_step & (self.key == row)
-            beside = bool(self.keys[row][4])
             total = sums.setdefault((kind.kind, kind.axes), np.zeros(3))
-            executed = int(mine.sum()) if kind.begins and not beside else 0
+            if not self.keys[row][4] and (kind.kind, kind.axes) in spans and self._is_asynchronous(kind):
+                continue    # issues or awaits what stands on a line of its own from begin to end
+            executed = int(mine.sum()) if kind.begins else 0
             moved = executed * (kind.collective.nbytes if kind.collective else 0)
-            spans = whole and not beside and self._is_asynchronous(kind)
-            total += (executed, 0 if spans else float(trace.duration_ps[mine].sum()), moved)
+            total += (executed, float(trace.duration_ps[mine].sum()), moved)
         return tuple(
             CollectiveTime(
                 kind,

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxplan.errors import InputError
-from jaxplan.profile.faults import about_files, about_programs, about_steps, about_versions, nothing
+from jaxplan.profile.faults import about_compiles, about_files, about_programs, about_steps, about_versions, nothing
 from jaxplan.profile.readers import cpu, gpu, tpu
 from jaxplan.profile.readers.form import NO_STEP, HostTrace, main_program
 from jaxplan.profile.xplane import ABSENT, SUFFIX, Space, load
@@ -167,12 +167,13 @@ def _trace(spaces: Sequence[Space]) -> Trace:
     merged = {name: np.concatenate(column) for name, column in columns.items()}
     steps, windows, rows = _windows(parts, merged, devices)
     merged["step"] = rows
-    main = main_program(merged["program"], merged["duration_ps"], len(programs.keys))
+    main = main_program(merged["program"], merged["duration_ps"], [name for name, _ in programs.keys])
     protos = _protos([space for space, _, _ in found])
     known = tuple(_program(name, ident, protos) for name, ident in programs.keys)
     versions = _versions(spaces)
     notes = [note for part in parts for note in part.notes] + about_files(spaces) + about_versions(versions)
     notes += about_steps(parts[0].steps_from, len(steps), known[main].name)
+    notes += about_compiles([space for space, _, _ in found], windows, steps)
     notes += about_programs([program.name for program in known], merged["program"], merged["duration_ps"])
     return Trace(
         platform=found[0][1],

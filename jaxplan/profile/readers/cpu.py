@@ -47,7 +47,7 @@ def read(space: Space) -> HostTrace:
     notes: tuple[str, ...] = ()
     steps_from = ANNOTATIONS
     if not (step != NO_STEP).any():
-        main = main_program(program, duration, len(unique))
+        main = main_program(program, duration, [module_names[m] if m != ABSENT else "" for m, _ in unique])
         step, steps_from, starts = numbered_runs(run, start, program == main), EXECUTIONS, {}
     return HostTrace(
         device=np.where(device == ABSENT, 0, device),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,9 +63,11 @@ def interval_of(starts: np.ndarray, ends: np.ndarray, times: np.ndarray) -> np.n
     return np.where((at >= 0) & (times < ends[np.maximum(at, 0)]), at, -1)
 
 
-def main_program(program: np.ndarray, duration_ps: np.ndarray, count: int) -> int:
-    """The program that the devices spend most time in; 0 where there is no operation."""
-    return int(np.argmax(np.bincount(program, weights=duration_ps, minlength=max(count, 1))))
+def main_program(program: np.ndarray, duration_ps: np.ndarray, names: Sequence[str]) -> int:
+    """The program that the devices spend most time in; one without a name only where none has one."""
+    spent = np.bincount(program, weights=duration_ps, minlength=len(names))
+    named = np.array([bool(name) for name in names])
+    return int(np.argmax(np.where(named, spent, -1.0) if named.any() else spent))
 
 
 def numbered_runs(run: np.ndarray, start_ps: np.ndarray, chosen: np.ndarray) -> np.ndarray:

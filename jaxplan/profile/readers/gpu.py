@@ -62,8 +62,10 @@ def read(space: Space) -> HostTrace:
     device, track, name, hint, program, start, duration, named = (
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
-    main = main_program(program, duration, len(programs))
-    step, starts, word, notes = _steps(space, np.concatenate(correlations), device, name, program == main, start)
+    main = main_program(program, duration, [known for known, _ in programs])
+    unnamed = np.array([not known for known, _ in programs])[program]
+    correlation = np.concatenate(correlations)
+    step, starts, word, notes = _steps(space, correlation, device, name, program == main, unnamed, start)
     if hidden_ps:
         notes += (
             f"{hidden_ps / total_ps:.0%} of the devices' time is in command buffers (CUDA graphs), which hide the HLO "
@@ -120,10 +122,19 @@ def _programs(plane: Plane, events: np.ndarray, programs: dict) -> np.ndarray:
     return np.array(codes, np.int64)[inverse.reshape(-1)]
 
 
-def _steps(space: Space, correlation: np.ndarray, device, name, main, start):
+def _steps(
+    space: Space,
+    correlation: np.ndarray,
+    device: np.ndarray,
+    name: np.ndarray,
+    main: np.ndarray,
+    unnamed: np.ndarray,
+    start: np.ndarray,
+) -> tuple[np.ndarray, dict[int, int], str, tuple[str, ...]]:
     """(step of each operation, begin of each step, what told them apart, notes).
 
-    A kernel belongs to the step whose annotation was the last to begin before the host launched it.
+    A kernel belongs to the step whose annotation was the last to begin before the host launched it. Without that, to
+    the execution of the main program that it is part of, or, for copies and what else is no program's, that last began.
     """
     annotations = _annotations(space)
     launched = _launches(space, correlation)
@@ -137,6 +148,10 @@ def _steps(space: Space, correlation: np.ndarray, device, name, main, start):
     for one in np.unique(device):
         chosen = np.flatnonzero((device == one) & main)
         step[chosen] = _executions(name[chosen], start[chosen])
+        begins = np.unique(step[chosen], return_index=True)[1]
+        beside = np.flatnonzero((device == one) & unnamed & ~main)
+        after = np.searchsorted(np.sort(start[chosen][begins]), start[beside], side="right") - 1
+        step[beside] = np.where(after >= 0, after, NO_STEP)
     notes: tuple[str, ...] = ()
     if annotations:
         notes = ("the host's launches are not in the profile: steps are told apart by the operations that come back",)

@@ -3,7 +3,7 @@
 What is known of an operation (category, program) stands with its name in the plane's metadata; the display name is the
 HLO instruction's. Operations of "XLA Ops" nest (a loop covers its body) and run one at a time; "Async XLA Ops" holds
 transfers from their start to their end, beside the operations that issue and await them (line names: openxla/xla,
-tsl/profiler/utils/xplane_schema.cc). Lines of a SparseCore are read as tracks beside.
+tsl/profiler/utils/xplane_schema.cc). A SparseCore's planes are not read: what runs there shows where it is awaited.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from jaxplan.profile.readers.form import (
 )
 from jaxplan.profile.xplane import ABSENT, Line, Plane, Space
 
-PLANE = re.compile(r"/device:TPU:(\d+)(?: \w+)?$")
-STEPS, MODULES, OPERATIONS, BESIDE = "Steps", "XLA Modules", "XLA Ops", ("Async XLA Ops", "Sparse Core Ops")
+PLANE = re.compile(r"/device:TPU:(\d+)$")
+STEPS, MODULES, OPERATIONS, BESIDE = "Steps", "XLA Modules", "XLA Ops", "Async XLA Ops"
 _MODULE = re.compile(r"(.*)\((\d+)\)$")
 
 
@@ -79,13 +79,14 @@ def _line(plane: Plane, name: str) -> Line | None:
 
 
 def _device(number: int, plane: Plane, texts: _Texts) -> tuple[tuple[np.ndarray, ...], dict[int, int], str]:
-    lines = [line for line in plane.lines if line.name == OPERATIONS or line.name in BESIDE]
+    lines = [line for line in plane.lines if line.name in (OPERATIONS, BESIDE)]
     events = np.concatenate([np.arange(line.first, line.first + line.count) for line in lines])
     track = np.repeat(np.arange(len(lines)), [line.count for line in lines])
     beside = np.repeat([line.name != OPERATIONS for line in lines], [line.count for line in lines])
     start, duration = _times(plane)
     program, run = _programs(plane, events, start, texts)
-    step, begun, word = _steps(plane, events, start, duration, program, run)
+    main = main_program(program, duration[events], [name for name, _ in texts.programs])
+    step, begun, word = _steps(plane, events, start, duration, (program == main) & (run >= 0), run)
     categories, category_names = plane.texts("hlo_category")
     hint_codes = np.array([texts.code(texts.hints, name) for name in category_names] or [0], np.int64)
     name_codes = np.array([texts.code(texts.names, name.lstrip("%").split(" ")[0]) for name in plane.names], np.int64)
@@ -137,14 +138,13 @@ def _steps(
     events: np.ndarray,
     start: np.ndarray,
     duration: np.ndarray,
-    program: np.ndarray,
+    main: np.ndarray,
     run: np.ndarray,
 ) -> tuple[np.ndarray, dict[int, int], str]:
     """(step of each operation, begin of each step, what told them apart)."""
     line = _line(plane, STEPS)
     if line is None:
-        main = main_program(program, duration[events], int(program.max(initial=0)) + 1)
-        return numbered_runs(run, start[events], (program == main) & (run >= 0)), {}, EXECUTIONS
+        return numbered_runs(run, start[events], main), {}, EXECUTIONS
     steps = np.arange(line.first, line.first + line.count)
     steps = steps[np.argsort(start[steps], kind="stable")]
     number = plane.integers("step_num")[steps]
