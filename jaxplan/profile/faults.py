@@ -56,8 +56,8 @@ def about_compiles(spaces: Sequence[Space], windows_ps: np.ndarray, steps: Seque
             for event in np.flatnonzero(np.isin(plane.metadata, rows)):
                 at = int(plane.start_ps[event])
                 inside = np.flatnonzero((windows_ps[host, :, 0] <= at) & (at < windows_ps[host, :, 1]))
-                for step in inside:
-                    found[steps[step]] = found.get(steps[step], 0.0) + float(plane.duration_ps[event]) * 1e-12
+                for row in inside.tolist():
+                    found[steps[row]] = found.get(steps[row], 0.0) + float(plane.duration_ps[event]) * 1e-12
     if not found:
         return []
     told = ", ".join(f"{step} ({format_seconds(spent)})" for step, spent in list(found.items())[:3])
