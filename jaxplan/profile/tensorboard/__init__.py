@@ -1,1 +1,1 @@
-"""TensorBoard's *Plan* tab: the documents of run folders, served and drawn; nothing is computed from them on the server."""
+"""TensorBoard's *Plan* tab: the documents of run folders, served and drawn. The server computes nothing of them."""

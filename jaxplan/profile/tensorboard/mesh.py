@@ -18,7 +18,7 @@ def placement_json(path: Path) -> dict[str, Any]:
         InputError: the file is no plan.
         ValueError: the mesh cannot be laid on the machine.
     """
-    from jaxplan.machine.assignment import lengths      # not at the top: TensorBoard starts without them
+    from jaxplan.machine.assignment import lengths  # not at the top: TensorBoard starts without them
     from jaxplan.machine.placement import place
     from jaxplan.plan.files import read
 

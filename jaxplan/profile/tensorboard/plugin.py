@@ -1,6 +1,7 @@
 """TensorBoard's plugin `jaxplan`: the *Plan* tab.
 
-An error while this module is imported stops TensorBoard from starting: nothing heavy is imported at its top, and never JAX.
+An error while this module is imported stops TensorBoard from starting: nothing heavy is imported at its top, and never
+JAX.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The index of run folders below a log directory: which there are and what each holds, by names alone.
 
-A run folder is a folder with at least one document that jaxplan writes. No file is opened here, so that thousands of runs
-cost a walk over folders. What is served later is looked up in this index: a request never makes up a path.
+A run folder is a folder with at least one document that jaxplan writes. No file is opened here, so that thousands of
+runs cost a walk over folders. What is served later is looked up in this index: a request never makes up a path.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DOCUMENT = re.compile(r"(search|candidates|check|run|compare|goodput|(plan|explain|timeline)(-[1-9][0-9]*)?)\.json")
+DOCUMENT = re.compile(r"(search|candidates|compare|(plan|explain|timeline|check|run|goodput)(-[1-9][0-9]*)?)\.json")
 DEEPEST = 6             # folders below the log directory (chosen: experiments/team/project/runs/stamp is 5)
 MOST_FOLDERS = 100_000  # folders that one walk looks at (chosen: some seconds on a local disk)
 PROFILES = ("plugins", "profile")
@@ -92,7 +92,7 @@ class Runs:
         return self._listing
 
     def any(self) -> bool:
-        """Whether there is, or was, a run; polled often, so that the first one found ends the walk and all later ones."""
+        """Whether there is, or was, a run. Asked often: the first one found ends this walk and all later ones."""
         if not self._any and (self._listing is None or time.monotonic() >= self._stale_at_s):
             started = time.monotonic()
             self._any = next(_runs(self.folder), None) is not None

@@ -38,7 +38,7 @@ class Summaries:
 
 
 def _careful(document: Document, read: Any) -> Summary:
-    """A file that is being written, or is no JSON, or has other keys, has no summary; the tab says why when it is opened."""
+    """A file that is half written, or no JSON, or has other keys, has no summary; opened, the tab says why."""
     if document.nbytes > LARGEST_BYTES:
         return {}
     try:
