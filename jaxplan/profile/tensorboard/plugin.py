@@ -49,14 +49,13 @@ class JaxplanPlugin(base_plugin.TBPlugin):
     def get_plugin_apps(self) -> dict[str, Callable]:
         """Every route."""
         routes = {f"/{file.name}": self._static for file in STATIC.iterdir() if file.suffix in TYPES}
-        return {**routes, "/runs": self._list, "/document": self._document, "/placement": self._placement}
+        routes |= {"/runs": self._list, "/document": self._document, "/placement": self._placement}
+        return {route: wrappers.Request.application(answer) for route, answer in routes.items()}
 
-    @wrappers.Request.application
     def _static(self, request: wrappers.Request) -> wrappers.Response:
         file = next(file for file in STATIC.iterdir() if file.name == request.path.rpartition("/")[2])
         return http_util.Respond(request, file.read_bytes(), TYPES[file.suffix])
 
-    @wrappers.Request.application
     def _list(self, request: wrappers.Request) -> wrappers.Response:
         listing = self._runs.listing() if self._runs else None
         runs = [
@@ -72,7 +71,6 @@ class JaxplanPlugin(base_plugin.TBPlugin):
         whole = listing.whole if listing else True
         return _respond(request, {"logdir": self._logdir, "runs": runs, "whole": whole})
 
-    @wrappers.Request.application
     def _document(self, request: wrappers.Request) -> wrappers.Response:
         document = self._find(request)
         if document is None:
@@ -88,7 +86,6 @@ class JaxplanPlugin(base_plugin.TBPlugin):
             return _fault(request, 404, f"{document.path.name} cannot be read: {error.strerror}")
         return http_util.Respond(request, body, JSON, content_encoding="gzip", headers=[("ETag", tag)])
 
-    @wrappers.Request.application
     def _placement(self, request: wrappers.Request) -> wrappers.Response:
         document = self._find(request)
         if document is None or not document.path.name.startswith("plan"):
