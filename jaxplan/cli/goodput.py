@@ -53,7 +53,7 @@ def goodput(
     step_time: Annotated[str | None, typer.Option(help="of an optimizer step (default: the plan's)")] = None,
     tokens_per_step: Annotated[str | None, typer.Option(help="default: the plan's batch")] = None,
     tokens: Annotated[str | None, typer.Option(help="to train on, for days and money: 15e12 or 15T")] = None,
-    price: Annotated[float | None, typer.Option("--price-per-chip-hour", help="in any currency")] = None,
+    price: Annotated[float | None, typer.Option("--price-per-chip-hour", "--price", help="in any currency")] = None,
     spares: Annotated[int | None, typer.Option(help="spare nodes (default: enough for --spares-probability)")] = None,
     spares_probability: Annotated[float | None, typer.Option(help="that spares are enough: 0.99")] = None,
     repair: Annotated[str | None, typer.Option(help="until a failed node is back: 24h")] = None,

@@ -14,8 +14,10 @@ import typer
 from rich.console import Console
 
 from jaxplan.cli.advice import changes_that_fit
+from jaxplan.cli.choice import choose
 from jaxplan.cli.console import console, print_json
 from jaxplan.cli.folder import RunFolder
+from jaxplan.cli.goodput_flags import Flags
 from jaxplan.cli.recording import record_of
 from jaxplan.cli.request import attention_kernel, attention_note, workload_of
 from jaxplan.cli.views import write_candidates, write_views
@@ -63,6 +65,14 @@ def search(
     partitions: Annotated[int, typer.Option(help="how many plans the host's partitioner checks first")] = 12,
     compiles: Annotated[int | None, typer.Option(help="the most compiles to try (default: three times --top)")] = None,
     jobs: Annotated[int, typer.Option(help="compiles at a time")] = 2,
+    tokens: Annotated[
+        str | None, typer.Option(help="to train on (15T): compare sizes of the machine by days and money")
+    ] = None,
+    deadline: Annotated[str | None, typer.Option(help="with --tokens: 30d")] = None,
+    price: Annotated[
+        float | None, typer.Option("--price-per-chip-hour", "--price", help="with --tokens: in any currency")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(help="with --tokens: the most money that it may cost")] = None,
     out: Annotated[Path, typer.Option(help="folder for the results")] = Path("jaxplan-runs"),
     as_json: Annotated[bool, typer.Option("--json", help="the result as JSON on standard output")] = False,
 ) -> int:
@@ -77,6 +87,10 @@ def search(
     target = catalogue.machine(mesh, chip, machine, slices)
     experts = {"dispatch": dispatch, "capacity_factor": capacity_factor, "hot_expert_factor": hot_expert}
     workload = workload_of(target, model, hf, program, batch, seq, optimizer, experts, precision)
+    if tokens is not None:
+        return choose(workload, target, Flags(tokens=tokens, price=price), deadline, budget, out, as_json)
+    if deadline is not None or price is not None or budget is not None:
+        raise InputError("--deadline, --price-per-chip-hour or --budget without --tokens", "--tokens as well")
     limits = Limits(top, partitions, compiles, jobs)
     job = Search(target, workload, objective, limits, out, as_json)
     return job.run()
