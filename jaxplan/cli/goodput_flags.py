@@ -10,6 +10,15 @@ from jaxplan.errors import InputError
 
 T = TypeVar("T")
 
+#: The flag of a figure that only the formulas refuse.
+FLAG_OF = {
+    "interval_s": "--interval",
+    "repair_s": "--repair",
+    "tokens": "--tokens",
+    "tokens_per_step": "--tokens-per-step",
+    "local_restart_s": "--local restore",
+}
+
 
 @dataclass(frozen=True)
 class Flags:
@@ -70,8 +79,9 @@ def pairs(
 
 
 def checked(make: Callable[[], T]) -> T:
-    """What `make` makes; what it refuses is a user's figure."""
+    """What `make` makes; what it refuses is a user's figure, called by its flag."""
     try:
         return make()
     except ValueError as error:
-        raise InputError(str(error)) from error
+        name, space, rest = str(error).partition(" ")
+        raise InputError(f"{FLAG_OF.get(name, name)}{space}{rest}") from error

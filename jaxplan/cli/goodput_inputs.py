@@ -88,6 +88,7 @@ def report_of(flags: Flags, record: PlanRecord | None, path: Path | None) -> Goo
 ASSUMED = (
     "Failures strike nodes independently and stop the whole job; each takes one node out until it is repaired.",
     "Every host saves and restores at once; the first start of a run is counted once, without detection and restore.",
+    "A step's time holds its own waits for data: data loading is what a restart needs.",
 )
 
 

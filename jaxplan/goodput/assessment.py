@@ -121,11 +121,8 @@ class Assessment:
                 f"interval_s must be at least {self.floor_s:.6g}, until the last save is durable and a step is done, "
                 f"got {given:g}"
             )
-        work = self.question.work
-        if work is not None and self.remote_interval_s > work.useful_s:
-            raise ValueError(
-                f"interval_s must be at most the run's {work.useful_s:.6g} s of work, got {self.remote_interval_s:.6g}"
-            )
+        if given is not None and given > self.run_s:
+            raise ValueError(f"interval_s must be at most the run's {self.run_s:.6g} s of work, got {given:g}")
         if self.goodput < NO_GOODPUT:
             raise ValueError(f"goodput is {self.goodput:.1e}: next to nothing is done between two failures")
 
@@ -186,7 +183,10 @@ class Assessment:
         if self.local is not None:
             free = two_level.best(self.setting, self.local, self.floor_s)
             interval = free.interval_s if asked.interval_s is None else asked.interval_s
-            return Pattern(self._kept(interval), free.every)
+            kept = self._kept(interval)
+            durable = math.ceil(self.setting.write_s / kept * (1 - 1e-9))    # saves until the remote one is
+            every = max(free.every, durable)
+            return Pattern(kept, every if math.isinf(self.run_s) else max(1, min(every, int(self.run_s / kept))))
         exact = exact_s(self.setting.block_s, self.setting.mtbf_s)
         return Pattern(self._kept(exact if asked.interval_s is None else asked.interval_s), 1)
 
@@ -195,7 +195,12 @@ class Assessment:
         kept = bounded_s(whole, self.floor_s)
         if kept <= 0:
             raise ValueError("block_s, write_s or step_s must be positive: free saves have no best interval")
-        return kept
+        return min(kept, self.run_s)
+
+    @property
+    def run_s(self) -> float:
+        """The work of the whole run, beyond which there is nothing to save; endless where there is no budget."""
+        return math.inf if self.question.work is None else self.question.work.useful_s
 
     @property
     def interval_s(self) -> float:

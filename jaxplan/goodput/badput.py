@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jaxplan.goodput import two_level
 from jaxplan.goodput.expected import saves_in_cycle
-from jaxplan.goodput.restart import OTHER, Phase
+from jaxplan.goodput.restart import OTHER, PHASES, Phase
 from jaxplan.goodput.setting import Setting
 from jaxplan.goodput.two_level import Local, Pattern
 
@@ -29,7 +29,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Shares of the time; they add up to 1."""
+    """Shares of the time, useful work first, each name once; they add up to 1."""
 
     entries: tuple[Entry, ...]
 
@@ -39,8 +39,8 @@ class Ledger:
             raise ValueError(f"shares must not be negative and must add up to 1, got {total}: {self.entries}")
 
     def __getitem__(self, name: str) -> float:
-        """The share of that name, 0 where it is not there."""
-        return math.fsum(entry.share for entry in self.entries if entry.name == name)
+        """The share of that name."""
+        return next(entry.share for entry in self.entries if entry.name == name)
 
 
 def ledger(setting: Setting, interval_s: float, phases: Sequence[Phase]) -> Ledger:
@@ -66,12 +66,12 @@ def two_level_ledger(
     cycle = remote.mtbf_s + remote.wait_s
     useful = two_level.goodput(remote, local, pattern) * cycle
     blocks = (pattern.every - 1) * local.block_s + remote.block_s
-    restart: dict[str, float] = {}
+    restart = dict.fromkeys(PHASES, 0.0)
     shares = two_level.restarts(remote, local)
     lengths = ((phases, remote.restart_s), (local_phases, local.restart_s))
     for share, (given, length) in zip(shares, lengths, strict=True):
         for name, spent in _restart(remote, given, length).items():
-            restart[name] = restart.get(name, 0.0) + share * spent
+            restart[name] += share * spent
     return _closed(remote, useful, useful * blocks / pattern.remote_interval_s, restart)
 
 
@@ -79,11 +79,11 @@ def _restart(setting: Setting, phases: Sequence[Phase], restart_s: float) -> dic
     """Seconds of a cycle in each phase: M (exp(-a / M) - exp(-b / M)) from a to b of a restart, which failures end."""
     if not math.isclose(math.fsum(p.seconds for p in phases), restart_s, rel_tol=1e-9, abs_tol=1e-9):
         raise ValueError(f"phases must add up to the restart of {restart_s} s, got {phases}")
-    found: dict[str, float] = {}
+    found = dict.fromkeys(PHASES, 0.0)
     began = 0.0
     for phase in phases:
         spent = -setting.mtbf_s * math.exp(-began / setting.mtbf_s) * math.expm1(-phase.seconds / setting.mtbf_s)
-        found[phase.name] = found.get(phase.name, 0.0) + spent
+        found[phase.name] += spent
         began += phase.seconds
     return found
 
@@ -93,5 +93,5 @@ def _closed(setting: Setting, useful_s: float, save_s: float, restart: dict[str,
     cycle = setting.mtbf_s + setting.wait_s
     seconds = {USEFUL: useful_s, **restart, SAVE: save_s}
     seconds[WASTED] = max(0.0, setting.mtbf_s - math.fsum(seconds.values()))
-    seconds[OTHER] = seconds.pop(OTHER, 0.0) + setting.wait_s
+    seconds[OTHER] += setting.wait_s
     return Ledger(tuple(Entry(name, spent / cycle) for name, spent in seconds.items()))

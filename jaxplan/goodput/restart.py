@@ -10,7 +10,7 @@ from jaxplan.goodput.checks import not_negative
 
 OTHER, RESTORE = "other", "checkpoint restore"
 DETECTION = "detection"             # what users call it; it has no standard name of its own
-PHASES = (OTHER, "initialization", "training preparation", "program startup", "data loading", RESTORE)
+PHASES: tuple[str, ...] = (OTHER, "initialization", "training preparation", "program startup", "data loading", RESTORE)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def elasticities(setting: Setting, interval_s: float) -> dict[str, float]:
 
 
 def levers(setting: Setting, interval_s: float, floor_s: float) -> tuple[Lever, ...]:
-    """Every lever that does something, the one whose halving brings most first.
+    """Every lever that does something, the one whose halving brings most first; each alone (spares stay as they are).
 
     Args:
         floor_s: the shortest interval apart from that of the write, such as a step.

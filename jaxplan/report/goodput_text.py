@@ -69,12 +69,14 @@ def headline(report: GoodputReport) -> Iterator[str]:
         often += f" locally, every {count_words(found.pattern.every, 'save')} ({remote}) remotely"
     verb = "Saving" if found.question.interval_s is not None else "Save"
     yield f"{verb} every {often}: {found.goodput:.1%} of the time is useful work (estimated)"
+    if found.remote_interval_s >= found.run_s:
+        yield "  one save, at the end: the best interval is longer than the run"
     for one, days in zip(found.simulated, found.days, strict=True):
         name = "random failures" if one.law.shape == 1 else f"failures in bursts (Weibull, shape {one.law.shape:g})"
         spread = ""
         if days is not None:
-            low, middle, high = (significant(seconds / DAY_S) for seconds in days)
-            spread = f"; {middle} days, 9 of 10 runs {low} to {high}"
+            low, middle, high = map(format_duration, days)
+            spread = f"; {middle}, 9 of 10 runs {low} to {high}"
         yield f"  simulated, {name}: {one.low:.2%} to {one.high:.2%} ({one.confidence:.0%} of {one.failures:,}){spread}"
     spares = found.spares
     yield (
@@ -90,7 +92,7 @@ def _budget(report: GoodputReport) -> Iterator[str]:
         return
     failures = report.assessment.expected_failures or 0.0
     yield (
-        f"Days       {significant(budget.days)} for {format_count(budget.work.tokens)} tokens: "
+        f"Length     {format_duration(budget.total_s)} for {format_count(budget.work.tokens)} tokens: "
         f"{budget.work.steps:,} steps of {format_duration(budget.work.step_s)} ({report.step_source}), "
         f"about {count_words(round(failures), 'failure')}"
     )
@@ -117,6 +119,7 @@ def _ledger(report: GoodputReport, width: int) -> Iterator[str]:
     rows = [
         (entry.name, f"{entry.share:.2%}", format_duration(entry.share * report.total_s), MEANT.get(entry.name, ""))
         for entry in report.ledger
+        if entry.share > 0
     ]
     rows.append(("total", "100.00%", format_duration(report.total_s), ""))
     yield from columns(rows, width, right=(1, 2))

@@ -59,7 +59,7 @@ def test_by_hand(run, tmp_path) -> None:
     assert "one every 3.09 h, 7.76 a day" in out
     assert re.search(r"Save every 115 s \(23 steps\): 9\d\.\d% of the time is useful work", out)
     assert "15 nodes: enough 99.4% of the time" in out
-    assert re.search(r"Days +(59|60)\.\d for 15.6 T tokens: 975,000 steps", out)
+    assert re.search(r"Length +(59|60)\.\d d for 15.6 T tokens: 975,000 steps", out)
     for words in ("checkpoint save", "wasted progress", "initialization", "What to improve first", "second-hand"):
         assert words in out
     written = next(tmp_path.glob("jaxplan-runs/*-goodput/goodput.json"))
@@ -158,8 +158,8 @@ def test_one_seed_gives_the_same(run) -> None:
         ((*BY_HAND, "--tokens", "many"), "--tokens 'many'. Expected a number such as 15e12"),
         (("--nodes", 8, "--tokens", "1T"), "--tokens without --step-time"),
         (("--nodes", 8, "--step-time", "1s", "--tokens", "1T"), "--tokens without --tokens-per-step"),
-        ((*BY_HAND, "--tokens", "16e6", "--interval", "1h"), "interval_s must be at most the run's 5 s"),
-        ((*BY_HAND, "--interval", "10s"), "interval_s must be at least 55"),
+        ((*BY_HAND, "--tokens", "16e6", "--interval", "1h"), "--interval must be at most the run's 5 s"),
+        ((*BY_HAND, "--interval", "10s"), "--interval must be at least 55"),
         ((*BY_HAND, "--interval", "soon"), "a duration such as 90s, 15min, 24h or 30d"),
         ((*BY_HAND, "--storage-bytes-per-s", "host=1GB/s"), "without a state"),
         ((*BY_HAND, "--state-bytes", "5TB", "--storage-bytes-per-s", "host=0"), "more than 0 bytes per second"),
@@ -173,7 +173,7 @@ def test_one_seed_gives_the_same(run) -> None:
         ((*BY_HAND, "--checkpoint", "never"), "one of async, blocking"),
         ((*BY_HAND, "--spares", -1), "--spares -1"),
         ((*BY_HAND, "--spares-probability", 1), "a probability between 0 and 1"),
-        ((*BY_HAND, "--repair", "0s"), "repair_s must be a positive number"),
+        ((*BY_HAND, "--repair", "0s"), "--repair must be a positive number"),
         ((*BY_HAND, "--price-per-chip-hour", "nan"), "--price-per-chip-hour nan"),
         ((*BY_HAND, "--weibull", 0), "--weibull 0"),
         ((*BY_HAND, "--seed", -1), "--seed -1"),

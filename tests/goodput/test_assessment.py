@@ -94,6 +94,19 @@ def test_the_curve_has_its_top_at_the_best_interval() -> None:
     assert len(outside) <= 1    # seven bands of 99%
 
 
+def test_a_run_that_is_shorter_than_the_best_interval_is_saved_at_its_end() -> None:
+    short = replace(QUESTION, work=Work(16e6 * 10, 16e6, 5.0))
+    assert Assessment(short).interval_s == 50
+    local = Assessment(replace(short, local=LocalSave(1, 5, 0.8)))
+    assert local.interval_s <= local.remote_interval_s <= 50
+
+
+def test_an_interval_of_the_users_with_a_local_level_waits_for_the_remote_save() -> None:
+    found = Assessment(replace(QUESTION, write_s=3000, local=LocalSave(1, 5, 0.8), interval_s=20.0))
+    assert found.interval_s == 20
+    assert found.pattern.every >= 150
+
+
 def test_runs_of_too_many_failures_have_no_spread() -> None:
     found = Assessment(replace(QUESTION, work=Work(1e18, 16e6, 5.0)))
     assert found.days == (None, None)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxplan.goodput import badput, expected, two_level
@@ -16,6 +16,7 @@ from jaxplan.goodput.two_level import Local, Pattern
 LENGTHS = st.lists(st.floats(0.1, 2000), min_size=len(PHASES), max_size=len(PHASES))
 
 
+@settings(deadline=None)
 @given(LENGTHS, st.floats(500, 1e6), st.floats(0.1, 100), st.floats(0, 500), st.floats(0, 5000), st.floats(10, 1e5))
 def test_shares_add_up_and_useful_work_is_goodput(lengths, mean, block, write, wait, interval) -> None:
     phases = in_order([Phase(name, length) for name, length in zip(PHASES, lengths, strict=True)])
@@ -62,6 +63,12 @@ def test_two_levels_add_up() -> None:
     assert found[SAVE] / found[USEFUL] == pytest.approx((10 * 2 + 60) / (11 * 230))
     # every restart begins with the same 100 s, whatever it reads
     assert found["initialization"] == pytest.approx(11_135 * (1 - math.exp(-100 / 11_135)) / 11_205)
+
+
+def test_every_standard_name_is_there_where_nothing_is_spent_under_it() -> None:
+    found = badput.ledger(Setting(1000, 1, 0), 50, ())
+    assert found.entries[0].name == USEFUL
+    assert {entry.name: entry.share for entry in found.entries if entry.share == 0} == dict.fromkeys(PHASES, 0.0)
 
 
 def test_shares_that_do_not_add_up_are_refused() -> None:

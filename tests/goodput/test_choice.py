@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxplan.goodput.assessment import Assessment, Question
@@ -25,6 +25,7 @@ SLOW = option(96, 60, 130.0, 325.0)     # slower and dearer than MIDDLE
 CHOICE = Choice((SMALL, SLOW, MIDDLE, LARGE), deadline_s=45 * 86400)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=12))
 def test_the_front_is_what_no_other_beats(pairs) -> None:
     options = [option(i + 1, float(days), float(cost)) for i, (days, cost) in enumerate(pairs)]

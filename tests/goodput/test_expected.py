@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_runs import plain_run
 
@@ -75,6 +75,7 @@ def test_the_waste_of_asynchronous_saves_by_hand() -> None:
     assert float(ettr(setting, 114.2)) == pytest.approx(1 - by_hand, rel=1e-12)
 
 
+@settings(deadline=None)
 @given(st.floats(1e-5, 3e-3))
 def test_first_order_and_exact_meet_where_everything_is_short(part: float) -> None:
     """The waste in lost seconds per second of work, 1 / G - 1, is the first order's plus terms of the second."""
@@ -84,11 +85,13 @@ def test_first_order_and_exact_meet_where_everything_is_short(part: float) -> No
     assert 1 / float(goodput(setting, interval)) - 1 == pytest.approx(waste, rel=waste + 1e-6)
 
 
+@settings(deadline=None)
 @given(SETTINGS, st.floats(1, 1e5))
 def test_goodput_is_a_share(setting: Setting, interval: float) -> None:
     assert 0 <= float(goodput(setting, interval)) < 1
 
 
+@settings(deadline=None)
 @given(SETTINGS, st.floats(1.01, 3), st.sampled_from(["failures", "block_s", "restart_s"]))
 def test_worse_inputs_make_less_of_the_best(setting: Setting, factor: float, what: str) -> None:
     """Strictly less with more failures, longer saves, longer restarts, each with its own best interval."""

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxplan.goodput.expected import goodput
@@ -38,6 +38,7 @@ def test_daly_is_the_time_between_failures_where_a_save_takes_twice_as_long() ->
     assert daly_s(1e6, 100) == 100
 
 
+@settings(deadline=None)
 @given(st.floats(1e-3, 1e4), st.floats(10, 1e7))
 def test_the_exact_interval_satisfies_its_equation(block: float, mean: float) -> None:
     """(1 - tau / M) exp((tau + C) / M) = 1, with tau / M itself as the unknown where it is next to 1."""
@@ -47,6 +48,7 @@ def test_the_exact_interval_satisfies_its_equation(block: float, mean: float) ->
         assert (1 - x) * math.exp(x + c) == pytest.approx(1, rel=1e-5)
 
 
+@settings(deadline=None)
 @given(st.floats(0.1, 1e3), st.floats(1e3, 1e6), st.floats(0, 3e3), st.floats(0, 1e3), st.floats(0, 1e4))
 def test_no_other_interval_is_better(block: float, mean: float, restart: float, write: float, wait: float) -> None:
     """The optimum is one by search as well, whatever restart, write and wait are."""
@@ -57,6 +59,7 @@ def test_no_other_interval_is_better(block: float, mean: float, restart: float, 
     assert goodput(setting, best) > float(goodput(setting, best * 1.5))
 
 
+@settings(deadline=None)
 @given(st.floats(1e-2, 1e2), st.floats(1e5, 1e7))
 def test_the_formulas_meet_where_saves_are_short(block: float, mean: float) -> None:
     exact = exact_s(block, mean)

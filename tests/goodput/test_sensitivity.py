@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxplan.goodput import two_level
@@ -21,6 +21,7 @@ SHORT = st.floats(0, 900)
 FIELDS = {"save block": "block_s", "save write": "write_s", "restart": "restart_s", "repair wait": "wait_s"}
 
 
+@settings(deadline=None)
 @given(st.floats(1e3, 1e6), st.floats(0.1, 100), SHORT, SHORT, SHORT, st.floats(50, 5e3))
 def test_elasticities_are_slopes_of_the_logarithm(mean, block, restart, write, wait, interval) -> None:
     setting = Setting(mean, block, restart, write, wait)
