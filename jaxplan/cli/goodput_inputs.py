@@ -50,7 +50,7 @@ def report_of(flags: Flags, record: PlanRecord | None, path: Path | None) -> Goo
     """
     inputs = Inputs(flags, record)
     nodes, chips = _nodes(inputs)
-    state = _state(inputs, nodes)
+    state = _state(inputs)
     failures = _failures(inputs, nodes)
     saves = _saves(inputs, state, nodes)
     step_s, step_source = _step(inputs)
@@ -122,7 +122,7 @@ def _nodes(inputs: Inputs) -> tuple[int, int]:
     return int(nodes), int(chips)
 
 
-def _state(inputs: Inputs, nodes: int) -> State | None:
+def _state(inputs: Inputs) -> State | None:
     """Bytes of the training state; None where nobody knows them and saves are given or assumed in seconds."""
     given = parsed("--state-bytes", inputs.flags.state_bytes, parse_bytes)
     record = inputs.record
@@ -137,10 +137,9 @@ def _state(inputs: Inputs, nodes: int) -> State | None:
     if total is None:
         return None
     if given is not None or record is None:
-        return State(total, total, total / nodes)
+        return State(total, total)
     held = sum(leaf.local_bytes(record.plan.sizes) for leaf in leaves)
-    host = held * record.plan.machine.devices_per_host
-    return State(total, float(host * record.plan.machine.hosts), float(host))
+    return State(total, float(held * record.plan.machine.devices))
 
 
 def _failures(inputs: Inputs, nodes: int) -> Failures:
@@ -171,15 +170,14 @@ def _saves(inputs: Inputs, state: State | None, nodes: int) -> Saves:
     write = restore = None
     if state is not None and storage is not None:
         write, restore = checkpoint.save_s(state, storage, nodes), checkpoint.restore_s(state, storage, nodes)
-    block, link = None, _host_link(inputs)
+    block, how, link = None, "state over the link to the host: the copy alone", _host_link(inputs)
     if state is not None and link is not None:
         block = checkpoint.block_s(state, nodes, link)
     if flags.checkpoint == "blocking":
-        block = 0.0
+        block, how = 0.0, "the write is the whole of a blocking save"
     known = defaults.block_s, defaults.write_s, defaults.restore_s
     return Saves(
-        _seconds(inputs, "block of a save", "--block", flags.block, known[0], block, "state over the link to the host"
-                 if flags.checkpoint == "async" else "a blocking save is all of it"),
+        _seconds(inputs, "block of a save", "--block", flags.block, known[0], block, how),
         _seconds(inputs, "write of a save", "--write", flags.write, known[1], write, "state over storage"),
         _seconds(inputs, "restore", "--restore", flags.restore, known[2], restore, "state with replicas over storage"),
     )

@@ -15,16 +15,14 @@ class State:
     Attributes:
         bytes: of all arrays, each counted once.
         read_bytes: what all hosts read together to restore: an array that is replicated is read for every replica.
-        host_bytes: what one host holds, replicas included; what an asynchronous save copies to its memory.
     """
 
     bytes: float
     read_bytes: float
-    host_bytes: float
 
     def __post_init__(self) -> None:
         positive(bytes=self.bytes)
-        not_negative(read_bytes=self.read_bytes, host_bytes=self.host_bytes)
+        not_negative(read_bytes=self.read_bytes)
 
 
 @dataclass(frozen=True)

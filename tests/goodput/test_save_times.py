@@ -6,7 +6,7 @@ import pytest
 
 from jaxplan.goodput.checkpoint import State, Storage, block_s, restore_s, save_s
 
-STATE = State(5.67e12, 11.34e12, 10e9)
+STATE = State(5.67e12, 11.34e12)
 
 
 def test_hosts_or_the_store_whichever_is_slower() -> None:
@@ -33,4 +33,4 @@ def test_impossible_rates_are_refused(rates) -> None:
 @pytest.mark.parametrize("nbytes", [0, -1, math.nan])
 def test_a_state_has_bytes(nbytes: float) -> None:
     with pytest.raises(ValueError, match="bytes"):
-        State(nbytes, 1, 1)
+        State(nbytes, 1)
