@@ -55,11 +55,19 @@ class _Measuring:
         self.trace, self.kinds, self.program, self.notes = trace, kinds, program, notes
         steps = trace.step_s
         self.median = sorted(range(len(steps)), key=lambda i: steps[i])[(len(steps) - 1) // 2]
-        self.in_step = trace.step == self.median
+        self.in_step = self._in_step()
         self._tell_kinds()
         self.own: Segments = segments(trace.track, trace.start_ps, trace.duration_ps)
         self.own_ps = self.own.self_time(trace.device.size)
         self._share()
+
+    def _in_step(self) -> np.ndarray:
+        """Which operations are the median step's: its own, and those of no step that begin within it."""
+        trace = self.trace
+        host = np.array([device.host for device in trace.devices])[trace.device]
+        begin, end = trace.windows_ps[host, self.median].T
+        within = (trace.start_ps >= begin) & (trace.start_ps < end)
+        return (trace.step == self.median) | ((trace.step == NO_STEP) & within)
 
     def _tell_kinds(self) -> None:
         """`labels`: the kinds that occur; `label`: which one each operation is; `key`: its row among `keys`."""

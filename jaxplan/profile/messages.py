@@ -127,11 +127,35 @@ def text(data: np.ndarray, start: int, length: int) -> str:
     return data[start : start + length].tobytes().decode("utf-8", "replace")
 
 
-def children(data: np.ndarray, start: int, end: int, number: int) -> tuple[np.ndarray, np.ndarray, dict[int, list]]:
-    """One long message with very many children of one kind: (their starts, their ends, its other fields by number).
+@dataclass(frozen=True)
+class Message:
+    """One long message with very many children of one kind.
 
-    A varint's field is its value, bytes are (start, end). Children beyond the message's end (it is cut off) are left
-    out, of the bytes that follow nothing is read.
+    Attributes:
+        starts, ends: int[children], places of the children.
+        integers: its varints by field number, in order.
+        spans: (start, end) of its other fields with a length, by field number, in order.
+    """
+
+    starts: np.ndarray
+    ends: np.ndarray
+    integers: dict[int, list[int]]
+    spans: dict[int, list[tuple[int, int]]]
+
+    def integer(self, number: int) -> int:
+        """The last value of a field, 0 where there is none."""
+        return self.integers.get(number, [0])[-1]
+
+    def text(self, data: np.ndarray, number: int) -> str:
+        """The last value of a field as text, empty where there is none."""
+        start, end = self.spans.get(number, [(0, 0)])[-1]
+        return text(data, start, end - start)
+
+
+def children(data: np.ndarray, start: int, end: int, number: int) -> Message:
+    """The children with one field number, and the other fields, of the message that lies at a place.
+
+    Of a message that is cut off what is whole is read.
 
     Raises:
         WireError: a wire type that no message has.
@@ -139,7 +163,8 @@ def children(data: np.ndarray, start: int, end: int, number: int) -> tuple[np.nd
     raw = memoryview(data)  # type: ignore[arg-type]  # NumPy's arrays are buffers, its stubs say so from 3.12 on
     starts: list[int] = []
     ends: list[int] = []
-    others: dict[int, list] = {}
+    integers: dict[int, list[int]] = {}
+    spans: dict[int, list[tuple[int, int]]] = {}
     at, key_of_child = start, number << 3 | BYTES
     while at < end:
         key, at = (raw[at], at + 1) if raw[at] < 128 else _varint(raw, at, end)
@@ -151,7 +176,7 @@ def children(data: np.ndarray, start: int, end: int, number: int) -> tuple[np.nd
             raise WireError(f"wire type {kind} at byte {at - 1}: expected 0, 1, 2 or 5")
         value, at = _varint(raw, at, end)
         if kind == VARINT:
-            others.setdefault(key >> 3, []).append(value)
+            integers.setdefault(key >> 3, []).append(value)
             continue
         if at + value > end:
             break
@@ -159,9 +184,9 @@ def children(data: np.ndarray, start: int, end: int, number: int) -> tuple[np.nd
             starts.append(at)
             ends.append(at + value)
         else:
-            others.setdefault(key >> 3, []).append((at, at + value))
+            spans.setdefault(key >> 3, []).append((at, at + value))
         at += value
-    return np.array(starts, np.int64), np.array(ends, np.int64), others
+    return Message(np.array(starts, np.int64), np.array(ends, np.int64), integers, spans)
 
 
 def _varint(raw: memoryview, at: int, end: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxplan.errors import InputError
 from jaxplan.profile.faults import about_compiles, about_files, about_programs, about_steps, about_versions, nothing
+from jaxplan.profile.messages import WireError
 from jaxplan.profile.readers import cpu, gpu, tpu
 from jaxplan.profile.readers.form import NO_STEP, HostTrace, main_program
 from jaxplan.profile.xplane import ABSENT, SUFFIX, Space, load
@@ -108,6 +109,9 @@ def read(path: Path) -> Trace:
             trace = _trace([load(file) for file in files])
         except InputError as error:
             problems.append(error)
+            continue
+        except WireError as error:
+            problems.append(InputError(f"{files[0]} is damaged ({error})", "a whole file", "copying it again"))
             continue
         others = [other[0].parent.name for other in sessions if other is not files]
         if not others:

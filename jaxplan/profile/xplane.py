@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxplan.errors import InputError
-from jaxplan.profile.messages import Fields, WireError, buffer, children, fields, text
+from jaxplan.profile.messages import Fields, Message, WireError, buffer, children, fields, text
 
 SUFFIX = ".xplane.pb"
 ABSENT = -(1 << 63)       # of a statistic that an event does not have, and of a code of no text
@@ -25,6 +25,7 @@ _PLANE, _ERROR, _WARNING, _HOSTNAME = 1, 2, 3, 4    # fields of XSpace
 _LINE, _EVENT_METADATA, _STAT_METADATA, _PLANE_STAT = 3, 4, 5, 6
 _DOUBLE, _UINT, _INT, _TEXT, _BYTES, _REFERENCE = 2, 3, 4, 5, 6, 7      # fields of XStat that hold its value
 _PS_PER_NS = 1000
+_MOST_NS = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -66,25 +67,25 @@ class Plane:
 
     def __init__(self, data: np.ndarray, start: int, end: int) -> None:
         self._data = data
-        starts, ends, others = children(data, start, end, _LINE)
-        name = others.get(2, [(0, 0)])[-1]
-        self.name = text(data, name[0], name[1] - name[0])
-        self._read_metadata(others)
-        self._read_lines(starts, ends)
-        self._plane_stats = _spans(others.get(_PLANE_STAT, []))
+        plane = children(data, start, end, _LINE)
+        self.name = plane.text(data, 2)
+        self._read_metadata(plane.spans)
+        self._read_lines(plane)
+        self._plane_stats = _spans(plane.spans.get(_PLANE_STAT, []))
         self._integers: dict[str, np.ndarray] = {}
         self._texts: dict[str, tuple[np.ndarray, list[str]]] = {}
 
-    def _read_metadata(self, others: dict[int, list]) -> None:
+    def _read_metadata(self, spans: dict[int, list[tuple[int, int]]]) -> None:
         data = self._data
-        stat_names = _map_values(data, others.get(_STAT_METADATA, []))
+        stat_names = _map_values(data, spans.get(_STAT_METADATA, []))
         named = stat_names.members.of(2)
         self.stat_names = {
             int(stat_names.keys[o]): text(data, int(v), int(n))
             for o, v, n in zip(named.owner, named.value, named.length, strict=True)
         }
-        events = _map_values(data, others.get(_EVENT_METADATA, []))
-        self.full_names, self.names = [""] * events.keys.size, [""] * events.keys.size
+        events = _map_values(data, spans.get(_EVENT_METADATA, []))
+        rows = events.keys.size + 1     # the last is for events whose name the file does not tell
+        self.full_names, self.names = [""] * rows, [""] * rows
         for number, target in ((2, self.full_names), (4, self.names)):
             found = events.members.of(number)
             for o, v, n in zip(found.owner.tolist(), found.value.tolist(), found.length.tolist(), strict=True):
@@ -94,25 +95,24 @@ class Plane:
         stats = events.members.of(5)
         self._metadata_stats = self._stats(stats.owner, stats.value, stats.length)
 
-    def _read_lines(self, starts: np.ndarray, ends: np.ndarray) -> None:
+    def _read_lines(self, plane: Message) -> None:
         lines, begins, stops, origins = [], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
         first = 0
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            event_starts, event_ends, others = children(self._data, start, end, 4)
-            spans = others.get(11) or others.get(2) or [(0, 0)]
-            name = text(self._data, spans[-1][0], spans[-1][1] - spans[-1][0])
-            lines.append(Line(name, others.get(3, [0])[-1], first, event_starts.size))
-            begins.append(event_starts)
-            stops.append(event_ends)
-            origins.append(np.full(event_starts.size, lines[-1].timestamp_ns, np.int64))
-            first += event_starts.size
+        for start, end in zip(plane.starts.tolist(), plane.ends.tolist(), strict=True):
+            line = children(self._data, start, end, 4)
+            name = line.text(self._data, 11) or line.text(self._data, 2)
+            lines.append(Line(name, line.integer(3) & _MOST_NS, first, line.starts.size))
+            begins.append(line.starts)
+            stops.append(line.ends)
+            origins.append(np.full(line.starts.size, lines[-1].timestamp_ns, np.int64))
+            first += line.starts.size
         self.lines = tuple(lines)
         self._timestamp_ns = np.concatenate(origins) if origins else np.zeros(0, np.int64)
         self._fields = fields(self._data, np.concatenate(begins), np.concatenate(stops))
         self.count = first
         keys = self._fields.scalars(1, first)
         unique, inverse = np.unique(keys, return_inverse=True)
-        rows = np.array([self._rows.get(int(key), ABSENT) for key in unique], np.int64)
+        rows = np.array([self._rows.get(int(key), len(self.names) - 1) for key in unique], np.int64)
         self.metadata = rows[inverse] if first else np.zeros(0, np.int64)
         self.duration_ps = self._fields.scalars(3, first)
         self.start_ps = self._fields.scalars(2, first)      # until `begin_at`: since each line's own begin
@@ -167,11 +167,8 @@ class Plane:
 
     def _column(self, stat: str, kinds: tuple[int, ...], read) -> np.ndarray:
         shared = self._by_owner(self._metadata_stats, stat, kinds, len(self.names), read)
-        out = np.full(self.count, ABSENT, np.int64)
-        named = self.metadata != ABSENT
-        out[named] = shared[self.metadata[named]]
         own = self._by_owner(self._event_stats, stat, kinds, self.count, read)
-        return np.where(own != ABSENT, own, out)
+        return np.where(own != ABSENT, own, shared[self.metadata])
 
     def _is(self, table: _Stats, stat: str) -> np.ndarray:
         return np.isin(table.which, [key for key, name in self.stat_names.items() if name == stat])
@@ -278,20 +275,19 @@ def load(path: Path) -> Space:
 
 
 def _space(path: Path, data: np.ndarray, size: int) -> Space:
-    starts, ends, others = children(data, 0, size, _PLANE)
-    whole_end = int(ends[-1]) if ends.size else 0
-    strange = sorted(set(others) - {_ERROR, _WARNING, _HOSTNAME})
-    if strange or (not starts.size and data[0] != _PLANE << 3 | 2):
+    found = children(data, 0, size, _PLANE)
+    strange = sorted({*found.spans, *found.integers} - {_ERROR, _WARNING, _HOSTNAME})
+    if strange or (not found.starts.size and data[0] != _PLANE << 3 | 2):
         raise WireError(f"no planes: fields {', '.join(map(str, strange)) or 'none'}")
-    planes = [Plane(data, start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    planes = [Plane(data, start, end) for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True)]
     origin = min((line.timestamp_ns for plane in planes for line in plane.lines if line.count), default=0)
     for plane in planes:
         plane.begin_at(origin)
     names, errors, warnings = (
-        [text(data, start, end - start) for start, end in others.get(number, [])]
+        [text(data, start, end - start) for start, end in found.spans.get(number, [])]
         for number in (_HOSTNAME, _ERROR, _WARNING)
     )
-    last = max([whole_end, *(end for found in others.values() for _, end in found)])
+    last = max([0, *found.ends.tolist(), *(end for spans in found.spans.values() for _, end in spans)])
     cut = f"it is cut off: its last {size - last:,} of {size:,} bytes are the begin of a plane" if last < size else ""
     hostname = names[0] if names else path.name.removesuffix(SUFFIX)
     return Space(path, tuple(planes), hostname, (*errors, *warnings), cut)

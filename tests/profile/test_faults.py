@@ -108,6 +108,8 @@ def test_two_programs_in_one_profile_are_said(tmp_path) -> None:
     trace = read(put(tmp_path, space(plane)))
     assert trace.programs[trace.main].name == "jit_step"
     assert any("other programs than jit_step" in note and "jit_evaluate 25%" in note for note in trace.notes)
+    operations = {one.name: one.seconds for one in measure(trace).operations}
+    assert operations == pytest.approx({"fusion.0": 300e-6, "fusion.300": 100e-6})
 
 
 def test_another_version_wrote_it(tmp_path) -> None:

@@ -19,7 +19,7 @@ def find(compared: Compared) -> Iterator[Finding]:
     steps = np.array(compared.measured.steps)
     if steps.size < FEWEST:
         return
-    median, slow = float(np.median(steps)), float(np.quantile(steps, 0.9))
+    median, slow = compared.measured.step_s, float(np.quantile(steps, 0.9))
     if slow > SPREAD * median:
         worst = int(steps.argmax())
         yield Finding(
