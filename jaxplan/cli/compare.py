@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,6 +57,9 @@ def compare(
         axes = _sizes(record, run)
     measured = measure(trace, module, axes)
     found = compared(measured, record, _predicted(run), step_time)
+    if _scaled(run):
+        note = f"the run was smaller than the plan ({_scaled(run).get('why', '')}): the plan's own times are not shown"
+        found = replace(found, notes=(*found.notes, note))
     if beside:
         stderr = console(sys.stderr)
         stderr.print(f"note: compared with {beside}, which lies in the folder (--plan names another)", markup=False)

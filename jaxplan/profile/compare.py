@@ -170,7 +170,7 @@ def compare(
     notes = list(measured.notes)
     if record is not None and record.stale and predicted is None:
         notes.append("the plan was changed after its evidence was gathered: nothing predicts it as it is")
-    elsewhere = _elsewhere(measured, record)
+    elsewhere = "" if record is None else _elsewhere(measured, record, predicted is None)
     if elsewhere:
         notes.append(elsewhere)
     bare = Comparison(
@@ -187,14 +187,19 @@ def compare(
     return replace(bare, findings=tuple(sorted(found, key=lambda one: -one.seconds)[:MOST_FINDINGS]))
 
 
-def _elsewhere(measured: Measured, record: PlanRecord | None) -> str:
-    """Why a plan's times are not of what ran: it is for another kind of machine."""
-    if record is None or record.plan.machine.kind == measured.platform:
-        return ""
-    return (
-        f"the plan is for {record.plan.machine.name}, the profile is of {measured.platform} devices: "
-        "predicted times are another machine's"
+def _elsewhere(measured: Measured, record: PlanRecord, of_the_plan: bool) -> str:
+    """Why a plan's times are not of what ran: another kind of machine, or (where they are the plan's) another mesh."""
+    machine = record.plan.machine
+    if machine.kind != measured.platform:
+        devices = f"the profile is of {measured.platform} devices"
+        return f"the plan is for {machine.name}, {devices}: predicted times are another machine's"
+    own, ran = (
+        {name: size for name, size in sizes.items() if size > 1} for sizes in (record.plan.sizes, measured.axes)
     )
+    if not of_the_plan or not ran or own == ran:
+        return ""
+    meshes = (",".join(f"{name}={size}" for name, size in sizes.items()) for sizes in (own, ran))
+    return "the plan's mesh is {}, the program ran on {}: predicted times are another mesh's".format(*meshes)
 
 
 def _rows(measured: Measured, predicted: tuple[Predicted, ...], notes: list[str]) -> tuple[Row, ...]:

@@ -122,6 +122,16 @@ def test_a_plan_for_another_machine_predicts_no_speed(measured) -> None:
     assert not any("slow" in one.title for one in found.findings)
 
 
+def test_a_plan_for_another_mesh_predicts_no_speed(measured) -> None:
+    other = replace(PLAN, axes=mesh_axes({"data": 4}))
+    found = compare(measured, PlanRecord(other, evidence={"compiled": COMPILED.to_json()}))
+    assert found.elsewhere == (
+        "the plan's mesh is data=4, the program ran on data=2,tensor=2: predicted times are another mesh's"
+    )
+    own = compare(measured, PlanRecord(other), (Predicted("estimated", {"matmul": 300 * US}),))
+    assert own.elsewhere == ""      # what was predicted for the run itself
+
+
 def test_an_edited_plan_predicts_nothing(measured) -> None:
     stale = PlanRecord(PLAN, evidence={"compiled": COMPILED.to_json()}, fingerprint="another")
     found = compare(measured, stale)

@@ -70,7 +70,9 @@ def test_a_run_that_was_scaled_down_is_compared_with_its_own_prediction(run, fol
     (folder / "run.json").write_text(json.dumps(told))
     code, out, _ = run(folder, "--json")
     assert code == 0
-    assert json.loads(out)["step_time_s"]["gap"] == pytest.approx((PERIOD - 300) * US)
+    document = json.loads(out)
+    assert document["step_time_s"]["gap"] == pytest.approx((PERIOD - 300) * US)
+    assert any("smaller than the plan (fewer devices)" in note for note in document["notes"])
 
 
 def test_a_real_profile_of_this_machine(run, recorded) -> None:
