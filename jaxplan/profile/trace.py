@@ -17,7 +17,7 @@ from jaxplan.errors import InputError
 from jaxplan.profile.faults import about_compiles, about_files, about_programs, about_steps, about_versions, nothing
 from jaxplan.profile.messages import WireError
 from jaxplan.profile.readers import cpu, gpu, tpu
-from jaxplan.profile.readers.form import NO_STEP, HostTrace, main_program
+from jaxplan.profile.readers.form import NO_STEP, Codes, HostTrace, main_program
 from jaxplan.profile.xplane import ABSENT, SUFFIX, Space, load
 
 __all__ = ["Device", "Program", "Trace", "read"]
@@ -153,27 +153,12 @@ def _trace(spaces: Sequence[Space]) -> Trace:
     if not found:
         raise nothing(spaces)
     parts = [part for _, _, part in found]
-    names, hints, programs = (_Codes() for _ in range(3))
-    devices: dict[Device, int] = {}
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
-    for host, part in enumerate(parts):
-        ordinals, inverse = np.unique(part.device, return_inverse=True)
-        rows = [devices.setdefault(Device(host, int(one)), len(devices)) for one in ordinals]
-        own = {
-            "device": np.array(rows, np.int64)[inverse],
-            "track": part.track + host * TRACKS_OF_A_HOST,
-            "name": names.of(part.names)[part.name],
-            "hint": hints.of(part.hints)[part.hint],
-            "program": programs.of(part.programs)[part.program],
-        }
-        for name, target in columns.items():
-            target.append(own[name] if name in own else getattr(part, name))
-    merged = {name: np.concatenate(column) for name, column in columns.items()}
+    merged, devices, names, hints, programs = _together(parts)
     steps, windows, rows = _windows(parts, merged, devices)
     merged["step"] = rows
-    main = main_program(merged["program"], merged["duration_ps"], [name for name, _ in programs.keys])
+    main = main_program(merged["program"], merged["duration_ps"], [name for name, _ in programs])
     protos = _protos([space for space, _, _ in found])
-    known = tuple(_program(name, ident, protos) for name, ident in programs.keys)
+    known = tuple(_program(name, ident, protos) for name, ident in programs)
     versions = _versions(spaces)
     notes = [note for part in parts for note in part.notes] + about_files(spaces) + about_versions(versions)
     notes += about_steps(parts[0].steps_from, len(steps), known[main].name)
@@ -183,11 +168,11 @@ def _trace(spaces: Sequence[Space]) -> Trace:
         platform=found[0][1],
         paths=tuple(space.path for space in spaces),
         hosts=tuple(space.hostname for space, _, _ in found),
-        devices=tuple(devices),
+        devices=devices,
         programs=known,
         main=main,
-        names=tuple(names.keys),
-        hints=tuple(hints.keys),
+        names=names,
+        hints=hints,
         steps=steps,
         windows_ps=windows,
         steps_from=parts[0].steps_from,
@@ -197,18 +182,29 @@ def _trace(spaces: Sequence[Space]) -> Trace:
     )
 
 
-class _Codes:
-    """What several hosts name, numbered once."""
-
-    def __init__(self) -> None:
-        self.keys: dict = {}
-
-    def of(self, keys: Sequence) -> np.ndarray:
-        return np.array([self.keys.setdefault(key, len(self.keys)) for key in keys] or [0], np.int64)
+def _together(
+    parts: Sequence[HostTrace],
+) -> tuple[dict[str, np.ndarray], tuple[Device, ...], tuple[str, ...], tuple[str, ...], tuple[tuple[str, int], ...]]:
+    """(columns of all hosts, devices, names, hints, programs): what several hosts name is numbered once."""
+    names, hints, programs, devices = (Codes() for _ in range(4))
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
+    for host, part in enumerate(parts):
+        ordinals, inverse = np.unique(part.device, return_inverse=True)
+        own = {
+            "device": devices.of([Device(host, int(one)) for one in ordinals])[inverse],
+            "track": part.track + host * TRACKS_OF_A_HOST,
+            "name": names.of(part.names)[part.name],
+            "hint": hints.of(part.hints)[part.hint],
+            "program": programs.of(part.programs)[part.program],
+        }
+        for name, target in columns.items():
+            target.append(own[name] if name in own else getattr(part, name))
+    merged = {name: np.concatenate(column) for name, column in columns.items()}
+    return merged, devices.values, names.values, hints.values, programs.values
 
 
 def _windows(
-    parts: Sequence[HostTrace], merged: Mapping[str, np.ndarray], devices: Mapping[Device, int]
+    parts: Sequence[HostTrace], merged: Mapping[str, np.ndarray], devices: Sequence[Device]
 ) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
     """(numbers of the steps, their windows by host, row of each operation's step).
 

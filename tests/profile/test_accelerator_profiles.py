@@ -6,6 +6,7 @@ import pytest
 from made_spaces import AXES, HLO, LEDGER_US, PERIOD, STEPS, gpu, tpu
 
 from jaxplan.compile.hlo import parse
+from jaxplan.compile.xspace import xspace
 from jaxplan.profile.kinds import Kinds
 from jaxplan.profile.measured import Measured, measure
 from jaxplan.profile.measured_timeline import timeline
@@ -95,6 +96,26 @@ def test_without_hlo_names_tell_the_kinds(tmp_path) -> None:
         assert known["exposed all-gather"] == LEDGER_US["exposed data+tensor"]
         assert known["exposed all-reduce"] == LEDGER_US["exposed tensor"]
         assert any("--hlo" in note for note in measured.notes)
+
+
+@pytest.mark.parametrize("make", [gpu, tpu])
+def test_the_profiles_own_program_is_enough(make, tmp_path) -> None:
+    from jaxlib._hlo import hlo_module_from_text
+
+    module = hlo_module_from_text(HLO).as_serialized_hlo_module_proto()
+    measured = measure(read(written(tmp_path, make() + xspace([message(module)]))), axes=AXES)
+    assert ledger_us(measured) == LEDGER_US
+    assert not any("--hlo" in note for note in measured.notes)
+    damaged = message(message(b"jit_step"))     # a module that has a name and nothing else
+    again = measure(read(written(tmp_path, make() + xspace([damaged]))), axes=AXES)
+    assert any("not understood here" in note for note in again.notes)
+    assert ledger_us(again)["matmul"] == LEDGER_US["matmul"]
+
+
+def message(content: bytes) -> bytes:
+    """A message whose first field holds that content."""
+    size = len(content)
+    return b"\x0a" + (bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])) + content
 
 
 def test_command_buffers_are_noticed_and_their_kernels_still_counted(tmp_path) -> None:

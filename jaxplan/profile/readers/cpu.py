@@ -14,10 +14,12 @@ from jaxplan.profile.readers.form import (
     ANNOTATIONS,
     EXECUTIONS,
     NO_STEP,
+    Codes,
     HostTrace,
     interval_of,
     main_program,
     numbered_runs,
+    programs_of,
 )
 from jaxplan.profile.xplane import ABSENT, Plane, Space
 
@@ -36,18 +38,14 @@ def read(space: Space) -> HostTrace:
     assert plane is not None
     codes, names = plane.texts("hlo_op")
     at = np.flatnonzero(codes != ABSENT)
-    modules, module_names = plane.texts("hlo_module")
-    ids, run, device = (plane.integers(stat)[at] for stat in ("program_id", "run_id", "device_ordinal"))
-    keys = np.stack([modules[at], ids], axis=1)
-    unique, program = np.unique(keys, axis=0, return_inverse=True)
-    program = program.reshape(-1)
+    programs = Codes()
+    program = programs_of(plane, at, programs)
+    run, device = plane.integers("run_id")[at], plane.integers("device_ordinal")[at]
     start, duration = plane.start_ps[at], plane.duration_ps[at]
     step_of_run, starts = _steps(plane)
-    step = _lookup(run, step_of_run)
-    notes: tuple[str, ...] = ()
-    steps_from = ANNOTATIONS
+    step, steps_from = _lookup(run, step_of_run), ANNOTATIONS
     if not (step != NO_STEP).any():
-        main = main_program(program, duration, [module_names[m] if m != ABSENT else "" for m, _ in unique])
+        main = main_program(program, duration, [name for name, _ in programs.values])
         step, steps_from, starts = numbered_runs(run, start, program == main), EXECUTIONS, {}
     return HostTrace(
         device=np.where(device == ABSENT, 0, device),
@@ -62,10 +60,9 @@ def read(space: Space) -> HostTrace:
         named=np.ones(at.size, bool),
         names=tuple(names),
         hints=("",),
-        programs=tuple((module_names[m] if m != ABSENT else "", int(i) if i != ABSENT else -1) for m, i in unique),
+        programs=programs.values,
         step_starts=starts,
         steps_from=steps_from,
-        notes=notes,
     )
 
 

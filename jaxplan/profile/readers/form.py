@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+
+from jaxplan.profile.xplane import ABSENT, Plane
 
 NO_STEP = -1
 ANNOTATIONS, EXECUTIONS, STEPS_LINE = "step annotations", "executions of the program", "the profiler's steps"
@@ -53,6 +56,30 @@ class HostTrace:
         sizes = {name: getattr(self, name).size for name in columns}
         if len(set(sizes.values())) != 1:
             raise ValueError(f"columns of one length expected, got {sizes}")
+
+
+class Codes:
+    """Values numbered as they come."""
+
+    def __init__(self, *first: Any) -> None:
+        self._numbers = {value: number for number, value in enumerate(first)}
+
+    def of(self, values: Sequence[Any]) -> np.ndarray:
+        """int[values]: their numbers; of no values one 0, so that what nothing has can be looked up all the same."""
+        return np.array([self._numbers.setdefault(value, len(self._numbers)) for value in values] or [0], np.int64)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        return tuple(self._numbers)
+
+
+def programs_of(plane: Plane, events: np.ndarray, programs: Codes) -> np.ndarray:
+    """int[events]: the program of each event, by its statistics `hlo_module` and `program_id`."""
+    modules, names = plane.texts("hlo_module")
+    keys = np.stack([modules[events], plane.integers("program_id")[events]], axis=1)
+    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+    told = [(names[m] if m != ABSENT else "", int(i) if i != ABSENT else -1) for m, i in unique.tolist()]
+    return programs.of(told)[inverse.reshape(-1)]
 
 
 def interval_of(starts: np.ndarray, ends: np.ndarray, times: np.ndarray) -> np.ndarray:

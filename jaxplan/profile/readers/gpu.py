@@ -19,10 +19,12 @@ from jaxplan.profile.readers.form import (
     ANNOTATIONS,
     EXECUTIONS,
     NO_STEP,
+    Codes,
     HostTrace,
     main_program,
+    programs_of,
 )
-from jaxplan.profile.xplane import ABSENT, Plane, Space
+from jaxplan.profile.xplane import ABSENT, Line, Plane, Space
 
 PLANE = re.compile(r"/device:GPU:(\d+)$")
 STREAM = "Stream #"
@@ -42,15 +44,13 @@ def applies(space: Space) -> bool:
     return bool(planes(space))
 
 
-def _streams(plane: Plane):
+def _streams(plane: Plane) -> list[Line]:
     return [line for line in plane.lines if line.name.startswith(STREAM) and line.count]
 
 
 def read(space: Space) -> HostTrace:
     """The kernels and copies of one host's GPUs."""
-    names: dict[str, int] = {}
-    hints: dict[str, int] = {"": 0}
-    programs: dict[tuple[str, int], int] = {}
+    names, hints, programs = Codes(), Codes(""), Codes()
     parts, correlations = [], []
     hidden_ps = total_ps = 0
     for number, plane in planes(space):
@@ -62,8 +62,8 @@ def read(space: Space) -> HostTrace:
     device, track, name, hint, program, start, duration, named = (
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
-    main = main_program(program, duration, [known for known, _ in programs])
-    unnamed = np.array([not known for known, _ in programs])[program]
+    main = main_program(program, duration, [known for known, _ in programs.values])
+    unnamed = np.array([not known for known, _ in programs.values])[program]
     correlation = np.concatenate(correlations)
     step, starts, word, notes = _steps(space, correlation, device, name, program == main, unnamed, start)
     if hidden_ps:
@@ -74,11 +74,13 @@ def read(space: Space) -> HostTrace:
         )
     return HostTrace(
         device, track, np.zeros(device.size, bool), step, name, hint, program, start, duration, named,
-        tuple(names), tuple(hints), tuple(programs), starts, word, notes,
+        names.values, hints.values, programs.values, starts, word, notes,
     )  # fmt: skip
 
 
-def _device(number: int, plane: Plane, names: dict, hints: dict, programs: dict):
+def _device(
+    number: int, plane: Plane, names: Codes, hints: Codes, programs: Codes
+) -> tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarray]:
     """(columns, correlation ids, which operations a graph hides) of one device."""
     lines = _streams(plane)
     events = np.concatenate([np.arange(line.first, line.first + line.count) for line in lines])
@@ -91,9 +93,7 @@ def _device(number: int, plane: Plane, names: dict, hints: dict, programs: dict)
     buffers = np.array([text.startswith(COMMAND_BUFFER) for text in texts] or [False])
     in_buffer = (said != ABSENT) & buffers[np.maximum(said, 0)]
     named = (said != ABSENT) & ~in_buffer
-    kernels = np.array([names.setdefault(text, len(names)) for text in plane.names] or [0], np.int64)
-    kernel_hints = np.array([hints.setdefault(text, len(hints)) for text in plane.names] or [0], np.int64)
-    operations = np.array([names.setdefault(text, len(names)) for text in texts] or [0], np.int64)
+    kernels, kernel_hints, operations = names.of(plane.names), hints.of(plane.names), names.of(texts)
     row = plane.metadata[events]
     return (
         (
@@ -101,7 +101,7 @@ def _device(number: int, plane: Plane, names: dict, hints: dict, programs: dict)
             track,
             np.where(named, operations[np.maximum(said, 0)], kernels[row]),
             kernel_hints[row],
-            _programs(plane, events, programs),
+            programs_of(plane, events, programs),
             plane.start_ps[events],
             plane.duration_ps[events],
             named,
@@ -109,17 +109,6 @@ def _device(number: int, plane: Plane, names: dict, hints: dict, programs: dict)
         plane.integers("correlation_id")[events],
         ~named & (graphs | in_buffer),
     )
-
-
-def _programs(plane: Plane, events: np.ndarray, programs: dict) -> np.ndarray:
-    modules, texts = plane.texts("hlo_module")
-    keys = np.stack([modules[events], plane.integers("program_id")[events]], axis=1)
-    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-    codes = [
-        programs.setdefault((texts[m] if m != ABSENT else "", int(i) if i != ABSENT else -1), len(programs))
-        for m, i in unique
-    ]
-    return np.array(codes, np.int64)[inverse.reshape(-1)]
 
 
 def _steps(

@@ -17,10 +17,12 @@ from jaxplan.profile.readers.form import (
     EXECUTIONS,
     NO_STEP,
     STEPS_LINE,
+    Codes,
     HostTrace,
     interval_of,
     main_program,
     numbered_runs,
+    programs_of,
 )
 from jaxplan.profile.xplane import ABSENT, Line, Plane, Space
 
@@ -42,10 +44,10 @@ def applies(space: Space) -> bool:
 
 def read(space: Space) -> HostTrace:
     """The operations of one host's TPU devices."""
-    texts = _Texts()
+    names, hints, programs = Codes(), Codes(""), Codes()
     parts, starts, words = [], {}, []
     for number, plane in planes(space):
-        part, begun, word = _device(number, plane, texts)
+        part, begun, word = _device(number, plane, names, hints, programs)
         parts.append(part)
         words.append(word)
         for step, begin in begun.items():
@@ -53,43 +55,33 @@ def read(space: Space) -> HostTrace:
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return HostTrace(
         *columns,
-        names=tuple(texts.names),
-        hints=tuple(texts.hints),
-        programs=tuple(texts.programs),
+        names=names.values,
+        hints=hints.values,
+        programs=programs.values,
         step_starts=starts,
         steps_from=words[0],
     )
-
-
-class _Texts:
-    """Names, hints and programs of all devices, numbered as they come."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, int] = {}
-        self.hints: dict[str, int] = {"": 0}
-        self.programs: dict[tuple[str, int], int] = {}
-
-    @staticmethod
-    def code(table: dict, key) -> int:
-        return table.setdefault(key, len(table))
 
 
 def _line(plane: Plane, name: str) -> Line | None:
     return next((line for line in plane.lines if line.name == name and line.count), None)
 
 
-def _device(number: int, plane: Plane, texts: _Texts) -> tuple[tuple[np.ndarray, ...], dict[int, int], str]:
+def _device(
+    number: int, plane: Plane, names: Codes, hints: Codes, programs: Codes
+) -> tuple[tuple[np.ndarray, ...], dict[int, int], str]:
+    """(columns of a `HostTrace`, begin of each step, what told the steps apart) of one device."""
     lines = [line for line in plane.lines if line.name in (OPERATIONS, BESIDE)]
     events = np.concatenate([np.arange(line.first, line.first + line.count) for line in lines])
     track = np.repeat(np.arange(len(lines)), [line.count for line in lines])
     beside = np.repeat([line.name != OPERATIONS for line in lines], [line.count for line in lines])
     start, duration = _times(plane)
-    program, run = _programs(plane, events, start, texts)
-    main = main_program(program, duration[events], [name for name, _ in texts.programs])
+    program, run = _programs(plane, events, start, programs)
+    main = main_program(program, duration[events], [name for name, _ in programs.values])
     step, begun, word = _steps(plane, events, start, duration, (program == main) & (run >= 0), run)
     categories, category_names = plane.texts("hlo_category")
-    hint_codes = np.array([texts.code(texts.hints, name) for name in category_names] or [0], np.int64)
-    name_codes = np.array([texts.code(texts.names, name.lstrip("%").split(" ")[0]) for name in plane.names], np.int64)
+    hint_codes = hints.of(category_names)
+    name_codes = names.of([name.lstrip("%").split(" ")[0] for name in plane.names])
     chosen = categories[events]
     columns = (
         np.full(events.size, number),
@@ -113,13 +105,11 @@ def _times(plane: Plane) -> tuple[np.ndarray, np.ndarray]:
     return np.where(bare, offset, plane.start_ps), np.where(bare, own, plane.duration_ps)
 
 
-def _programs(plane: Plane, events: np.ndarray, start: np.ndarray, texts: _Texts) -> tuple[np.ndarray, np.ndarray]:
+def _programs(plane: Plane, events: np.ndarray, start: np.ndarray, programs: Codes) -> tuple[np.ndarray, np.ndarray]:
     """(program, execution) of each operation: those of the module's event that it lies in."""
     line = _line(plane, MODULES)
-    ident = plane.integers("program_id")[events]
     if line is None:
-        codes = [texts.code(texts.programs, ("", int(i) if i != ABSENT else -1)) for i in ident]
-        return np.array(codes, np.int64), np.zeros(events.size, np.int64)
+        return programs_of(plane, events, programs), np.zeros(events.size, np.int64)
     modules = np.arange(line.first, line.first + line.count)
     modules = modules[np.argsort(start[modules], kind="stable")]
     ends = start[modules] + np.maximum(plane.duration_ps[modules], 1)
@@ -128,9 +118,8 @@ def _programs(plane: Plane, events: np.ndarray, start: np.ndarray, texts: _Texts
     for event in modules:
         match = _MODULE.match(plane.names[plane.metadata[event]])
         keys.append((match[1], int(match[2])) if match else (plane.names[plane.metadata[event]], -1))
-    codes = np.array([texts.code(texts.programs, key) for key in keys], np.int64)
-    outside = texts.code(texts.programs, ("", -1)) if (inside < 0).any() else 0
-    return np.where(inside >= 0, codes[np.maximum(inside, 0)], outside), inside
+    codes = programs.of([*keys, ("", -1)])     # the last is of what lies in no module's event
+    return codes[inside], inside
 
 
 def _steps(
