@@ -12,6 +12,7 @@ import traceback
 
 import typer
 
+from jaxplan.cli.calibrate import calibrate
 from jaxplan.cli.catalog import catalog
 from jaxplan.cli.check import check
 from jaxplan.cli.compare import compare
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (search, check, explain, compare, goodput, validate, catalog, doctor):
+for command in (search, check, explain, calibrate, compare, goodput, validate, catalog, doctor):
     app.command()(command)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 from jaxplan.units import KIB
@@ -43,3 +44,17 @@ def resident_bytes(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def cpu_model() -> str:
+    """The processor's name and the cores that this process may use, as one line."""
+    name = ""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                name = value.strip()
+                break
+    except OSError:
+        pass
+    return f"{name or platform.processor() or platform.machine() or 'CPU'}, {cores()} cores"

@@ -150,7 +150,7 @@ def _compiled(
         warnings.simplefilter("always")
         lowered = step.lower()
     with stages.stage("compile"), _dump(buffers) as dump:
-        compiled = _compile(lowered, {**_options(plan, about.platform), **dump})
+        compiled = _compile(lowered, {**_options(plan, about), **dump})
         alive, assigned = reading.peak(dump["xla_dump_to"]) if dump else ((), None)
         if dump and folder is not None:
             artifacts.keep_program(folder, Path(dump["xla_dump_to"]))
@@ -171,7 +171,7 @@ def _compiled(
     if not init:
         return evidence
     with stages.stage("init"):
-        return replace(evidence, init_memory=memory_of(_init(plan, step, about.platform), about.platform))
+        return replace(evidence, init_memory=memory_of(_init(plan, step, about), about.platform))
 
 
 @contextlib.contextmanager
@@ -184,8 +184,8 @@ def _dump(wanted: bool) -> Iterator[dict[str, Any]]:
         yield {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
 
 
-def _options(plan: Plan, platform: Platform) -> dict[str, Any]:
-    if platform == "cpu":
+def _options(plan: Plan, about: Evidence) -> dict[str, Any]:
+    if about.tier == "partitioned" and about.platform == "cpu":
         return dict(HOST_OPTIONS)
     return {name: option_value(text) for name, text in plan.compiler_flags.items()}
 
@@ -207,12 +207,12 @@ def _compile(lowered: Any, options: dict[str, Any]) -> Any:
             options = {name: value for name, value in options.items() if name != unknown[1]}
 
 
-def _init(plan: Plan, step: TrainStep, platform: Platform) -> Any:
+def _init(plan: Plan, step: TrainStep, about: Evidence) -> Any:
     """The compiled program that makes the initial state, sharded as the plan stores it."""
     import jax
 
     key = jax.eval_shape(lambda: jax.random.key(0))
-    return step.init.lower(key).compile(compiler_options=_options(plan, platform) or None)  # type: ignore
+    return step.init.lower(key).compile(compiler_options=_options(plan, about) or None)  # type: ignore
 
 
 def wrong_shardings(got: Any, requested: Any) -> tuple[str, ...]:

@@ -60,8 +60,10 @@ class OpCosts:
     """Costs of the instructions of one module on one device of a machine.
 
     `uncovered` counts, by custom-call target, the instructions asked about whose work is not known: they
-    cost their memory traffic only.
+    cost their memory traffic only. A launch costs nothing: accelerators' hosts run ahead.
     """
+
+    launch_s = 0.0
 
     def __init__(self, module: Module, machine: Machine) -> None:
         self._module, self._machine = module, machine
@@ -105,9 +107,9 @@ class OpCosts:
         gap = 0.0 if self._tpu else KERNEL_GAP_S
         return OpCost(
             kind_of(flops),
-            max(compute, memory / memory_fraction()) + gap,
+            max(compute, memory / memory_fraction(self._machine)) + gap,
             max(flops.total / peak, memory),
-            SPREAD * max(compute, memory / memory_fraction()) + gap,
+            SPREAD * max(compute, memory / memory_fraction(self._machine)) + gap,
         )
 
     def _padding(self, instruction: Instruction, dtype: str) -> float:

@@ -64,7 +64,7 @@ class Tiers:
     @cached_property
     def target(self) -> Platform | None:
         """The machine's own compiler; None where there is none (AMD chips)."""
-        return {"tpu": "tpu", "cuda": "cuda"}.get(self.machine.platform)  # type: ignore[return-value]
+        return {"tpu": "tpu", "cuda": "cuda", "cpu": "cpu"}.get(self.machine.platform)  # type: ignore[return-value]
 
     @property
     def notes(self) -> tuple[str, ...]:

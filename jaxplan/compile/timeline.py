@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from jaxplan.compile.collectives import Collective, collectives
 from jaxplan.compile.events import COMPUTE, Event, Node
 from jaxplan.compile.hlo import Computation, Instruction, Module
+from jaxplan.compile.host_cost import HostCosts
 from jaxplan.compile.megascale import Slices
 from jaxplan.compile.memory_traffic import FREE
 from jaxplan.compile.op_cost import OpCosts
@@ -37,7 +38,7 @@ LIKE = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
 _COPIES, _HOST = "copies", "host transfers"
 # Computation took so much longer while collectives ran beside it, on A100, H100, MI210 and MI250 in the mean; at most
 # 0.40 (Lee et al. 2025, arXiv:2507.03114, abstract). A TPU's transfers need none of what computes.
-SLOWED = {"tpu": 0.0, "gpu": 0.189}
+SLOWED = {"tpu": 0.0, "gpu": 0.189, "cpu": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ def timeline(module: Module, machine: Machine, placement: Placement) -> StepTime
     """
     walk = _Walk(module, machine, placement)
     span = walk.run(module.entry)
+    span.launch(walk.costs.launch_s)
     ledger = tuple(Entry(name, time) for name, time in sorted(span.ledger.items(), key=lambda item: -item[1]))
     total = sum(entry.seconds for entry in ledger)
     communication = sum(span.communication.values())
@@ -99,7 +101,7 @@ def timeline(module: Module, machine: Machine, placement: Placement) -> StepTime
     return StepTime(
         value_s=total,
         low_s=max(span.compute_low, busiest),
-        high_s=span.compute_high + communication + span.copies,
+        high_s=max(total, span.compute_high + communication + span.copies),
         ledger=ledger,
         communication=tuple(
             Entry(name, time) for name, time in sorted(span.communication.items(), key=lambda item: -item[1])
@@ -143,6 +145,13 @@ class _Span:
         if value > 0:
             self.ledger[name] = self.ledger.get(name, 0.0) + value
 
+    def launch(self, value: float) -> None:
+        """Add what starting the program takes."""
+        if value > 0:
+            self.spend("launch", value)
+            self.node.events.append(Event(COMPUTE, self.node.duration_s, value, "launch", "launch"))
+            self.node.duration_s += value
+
     def transfer(self, event: Event, wait: str) -> _Pending:
         """Enter a transfer, whose end somebody will wait for."""
         self.node.events.append(event)
@@ -174,7 +183,7 @@ class _Pending:
 class _Walk:
     def __init__(self, module: Module, machine: Machine, placement: Placement) -> None:
         self._module, self._machine, self._placement = module, machine, placement
-        self.costs = OpCosts(module, machine)
+        self.costs = HostCosts(module, machine) if machine.kind == "cpu" else OpCosts(module, machine)
         self.unknown_trip_counts = 0
         self._spans: dict[str, _Span] = {}
         self._issued: dict[str, dict[int, dict[str, list[Collective]]]] = {}

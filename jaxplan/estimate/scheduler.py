@@ -27,4 +27,5 @@ SCHEDULERS = {
     "tpu": Scheduler(hoists_casts=True, holds_gradients=True),
     "cuda": Scheduler(hoists_casts=False, holds_gradients=False),
     "rocm": Scheduler(hoists_casts=False, holds_gradients=False),
+    "cpu": Scheduler(hoists_casts=False, holds_gradients=False),    # chosen: as on GPUs; no host's memory was read
 }

@@ -203,7 +203,7 @@ class Estimator:
         peak_s = spent[0] / self._peaks
         if (hot := self._hot(variables, [entry.of_experts for entry in self.works])) is not None:
             hbm_s, peak_s = hot * hbm_s, hot * peak_s
-        return np.maximum(peak_s, hbm_s), np.maximum(peak_s / self._fractions, hbm_s / memory_fraction())
+        return np.maximum(peak_s, hbm_s), np.maximum(peak_s / self._fractions, hbm_s / memory_fraction(self.machine))
 
     def _collective_s(
         self, spent: list[np.ndarray], variables: np.ndarray, mesh: np.ndarray, network: Network

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from jaxplan.machine.target_config import GpuTarget
 
-Kind = Literal["tpu", "gpu"]
-Fabric = Literal["torus", "switch", "mesh", "pcie"]
+Kind = Literal["tpu", "gpu", "cpu"]
+Fabric = Literal["torus", "switch", "mesh", "pcie", "memory"]
 
 NOT_NEGATIVE = ("hop_latency_s", "launch_latency_s", "clock_hz", "matmul_flops_per_cycle", "core_count", "mxu_size")
 NOT_NEGATIVE += ("power_w",)
@@ -34,7 +34,7 @@ class Chip:
         hbm_bytes_per_s: memory bandwidth per chip.
         devices_per_chip: JAX devices per chip (2 on tpu7x).
         fabric: how chips of one slice or NVLink domain are joined: a `torus` of links, a `switch`, a full
-            `mesh` of links between every two chips, or their host's `pcie`.
+            `mesh` of links between every two chips, their host's `pcie`, or (virtual CPU devices) its `memory`.
         link_bytes_per_s: one direction. Torus and mesh: of one link. Switch and PCIe: of one chip into it.
         links: links per chip (1 for a switch: they act as one).
         gathers_axis_by_axis: torus: whether all-gathers over several axes use the links of all (SparseCores do so).

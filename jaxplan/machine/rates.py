@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 
 from jaxplan.machine.cluster import cluster_links
+from jaxplan.machine.host_links import host_links
 from jaxplan.machine.links import ALONE, Links
 from jaxplan.machine.tiers import Segment, size_of, staged_rate, two_tier_rate
 from jaxplan.machine.topology import Machine
@@ -40,6 +41,8 @@ AXIS_NAMES = "xyz"
 
 def links(machine: Machine, segments: tuple[tuple[Segment, ...], ...]) -> Links:
     """The links of a group that covers these segments, innermost level first."""
+    if machine.kind == "cpu" and machine.attached is not None:
+        return host_links(machine.attached, machine.devices, math.prod(map(size_of, segments)))
     return _tpu(machine, segments) if machine.kind == "tpu" else cluster_links(machine, segments)
 
 

@@ -1,5 +1,7 @@
 """What part of a chip's rates the parts of a training step reach. No JAX here.
 
+Where the machine carries a calibration of its own (`machine.attached`) its figures are taken.
+
 One place for the estimate of a plan, the timeline of a compiled one and the predictions of published runs, so that all
 mean the same by a matmul's time. The figures are the catalogue's measurements and the calibration
 (`profiling/calibrations/published.toml`: fitted to published step times, priors and sources beside the values).
@@ -39,6 +41,8 @@ def matmul_fraction(machine: Machine, dtype: str = "") -> float:
         dtype: of the operands.
     """
     measured, kind = machine.chip.measured, machine.kind
+    if (own := _own(machine, f"matmul peak {dtype or 'bfloat16'}", dtype)) is not None:
+        return own
     if dtype.startswith("float8") and kind == "gpu":
         return measured.get("matmul_float8_fraction", BEST_NARROW[kind])
     return measured.get("matmul_fraction", BEST_MATMUL[kind])
@@ -46,6 +50,8 @@ def matmul_fraction(machine: Machine, dtype: str = "") -> float:
 
 def sustained_fraction(machine: Machine, dtype: str = "") -> float:
     """The part of the peak that the matmuls of a training step reach, less what their shapes cost."""
+    if (measured := _own(machine, f"matmul {dtype or 'bfloat16'}", dtype)) is not None:
+        return measured
     known, chip = _known(), silicon(machine.chip)
     narrow = dtype.startswith("float8") and machine.kind == "gpu"
     own = known.get(f"{'narrow' if narrow else 'matmul'}.{chip}", 1.0)
@@ -66,14 +72,31 @@ def saturation(machine: Machine, dtype: str = "") -> float:
 
 def attention_fraction(machine: Machine) -> float:
     """The part of the peak that fused attention reaches in programs that XLA compiles."""
+    if (measured := _own(machine, "attention", "bfloat16")) is not None:
+        return measured
     known, chip = _known(), silicon(machine.chip)
     names = (f"attention.{chip}.xla-{machine.kind}", f"attention.{chip}", f"attention.{machine.kind}")
     return next(known[name] for name in names if name in known)
 
 
-def memory_fraction() -> float:
+def memory_fraction(machine: Machine) -> float:
     """The part of the memory's rate that long passes reach."""
-    return _known()["memory"]
+    measured = None if machine.attached is None else machine.attached.rate("memory", _at_work(machine))
+    return _known()["memory"] if measured is None else min(1.0, measured / machine.chip.hbm_bytes_per_s)
+
+
+def _own(machine: Machine, name: str, dtype: str) -> float | None:
+    """The part of the peak that was measured on this very machine; None where it was not."""
+    if machine.attached is None:
+        return None
+    rate = machine.attached.rate(name, _at_work(machine))
+    return None if rate is None else min(1.0, rate / machine.device_flops_per_s(dtype or "bfloat16"))
+
+
+def _at_work(machine: Machine) -> int:
+    """Devices whose rates count: all of a host that they share, as many as were measured where each has its own."""
+    assert machine.attached is not None
+    return machine.devices if machine.kind == "cpu" else machine.attached.devices
 
 
 def measured_step_s(machine: Machine, seconds: float) -> float:
@@ -89,6 +112,8 @@ def measured_step_s(machine: Machine, seconds: float) -> float:
 
 def hidden_share(machine: Machine) -> float:
     """The share of the movement of weights and gradients that fits under compute and is hidden by it."""
+    if machine.kind == "cpu":
+        return 0.0      # XLA's CPU collectives are synchronous
     return _known()[f"state_overlap.xla-{machine.kind}"]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+from jaxplan.machine.attached import AttachedCalibration
 from jaxplan.machine.chip import Chip
 from jaxplan.units import GB, format_bytes
 
@@ -40,6 +41,7 @@ class Machine:
         memory_fraction: part of a GPU's memory that JAX's allocator takes (XLA_PYTHON_CLIENT_MEM_FRACTION).
         topology_options: further arguments of `get_topology_desc`.
         compiler_flags: XLA options that production uses on this machine.
+        attached: what `jaxplan calibrate` measured on such chips; None where published figures alone are known.
         notes: what was ambiguous in how the machine was named, to be said aloud.
         defaults: names of what was assumed (`chip`, `mesh`), to be said once.
     """
@@ -64,6 +66,7 @@ class Machine:
     slices: int = 1
     dcn_flat_chips: int = 0
     dcn_oversubscription: float = 1.0
+    attached: AttachedCalibration | None = None
 
     def __post_init__(self) -> None:
         if self.slices < 1 or (self.slices > 1 and self.chip.kind != "tpu"):
@@ -126,9 +129,9 @@ class Machine:
 
     @property
     def platform(self) -> str:
-        """What `get_topology_desc` calls the compiler: `tpu`, `cuda`, or `rocm` (for which there is none)."""
-        if self.chip.kind == "tpu":
-            return "tpu"
+        """What `get_topology_desc` calls the compiler: `tpu`, `cuda`, or `rocm` (for which there is none); `cpu`."""
+        if self.chip.kind in ("tpu", "cpu"):
+            return self.chip.kind
         return "cuda" if self.chip.target is not None else "rocm"
 
     def device_flops_per_s(self, dtype: str) -> float:
@@ -157,6 +160,8 @@ class Machine:
         if self.chip.kind == "tpu":
             source = self.chip.sources.get("hbm_usable_bytes", "source in the catalogue")
             return f"{format_bytes(total)} a device: what the TPU compiler grants ({source})"
+        if self.chip.kind == "cpu":
+            return f"{format_bytes(total)} a device: its share of the host's memory"
         return (
             f"{total:,} B x {self.memory_fraction:g} = {self.device_hbm_bytes:,} B: what JAX takes "
             "(XLA_PYTHON_CLIENT_MEM_FRACTION); the rest is for NCCL, cuDNN and CUDA graphs"
@@ -176,27 +181,32 @@ class Machine:
             torus = f"ICI {'torus' if any(self.wraps) else 'mesh'} ({', '.join(dict.fromkeys(words))})"
             torus = torus if math.prod(self.shape) > 1 else "no ICI"
             return f"{self.chip.name} {shape}: {size}, {torus}, {hosts}"
+        if self.chip.kind == "cpu":
+            return f"{self.chip.name}: {self.chips} virtual CPU devices, {format_bytes(self.chip.hbm_bytes)} each"
         domain = "one domain" if self.domain_chips == self.chips else f"domains of {self.domain_chips}"
         return f"{self.chip.name} {shape}: {size}, {hosts} of {self.chips_per_host}, {domain}"
 
     def to_json(self) -> dict[str, Any]:
         """Everything that decides a plan, as plain data (no sources, notes, defaults)."""
-        skip = ("chip", "notes", "defaults", "sources")
+        skip = ("chip", "notes", "defaults", "sources", "attached")
         data = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
         lists = {k: list(data[k]) for k in ("shape", "wraps")}
         maps = {k: dict(data[k]) for k in ("topology_options", "compiler_flags")}
         counts = {"chips": self.chips, "devices": self.devices, "hosts": self.hosts}
-        return {**data, **lists, **maps, **counts, "chip": self.chip.to_json()}
+        known = {} if self.attached is None else {"attached": self.attached.to_json()}
+        return {**data, **lists, **maps, **counts, "chip": self.chip.to_json(), **known}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Machine:
         known = {f.name for f in fields(cls)}
         values = {k: v for k, v in data.items() if k in known}
+        attached = data.get("attached")
         return cls(
             **{
                 **values,
                 "chip": Chip.from_json(data["chip"]),
                 "shape": tuple(data["shape"]),
                 "wraps": tuple(data["wraps"]),
+                "attached": None if attached is None else AttachedCalibration.from_json(attached),
             }
         )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxplan.errors import InputError
-from jaxplan.machine.chip import Chip
+from jaxplan.machine.device_kind import same_chip
 from jaxplan.machine.placement import place
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.plan import Plan
@@ -17,9 +16,7 @@ from jaxplan.plan.plan import Plan
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-PLATFORMS = {"tpu": ("tpu",), "gpu": ("gpu", "cuda", "rocm")}  # what JAX calls the platform of a chip's kind
-# TPU device kinds of JAX that do not spell the generation's name ("TPU v5 lite", "TPU v5", "TPU v6 lite")
-TPU_KINDS = {"v5lite": "v5e", "v5": "v5p", "v6lite": "v6e", "7x": "tpu7x", "v7x": "tpu7x"}
+PLATFORMS = {"tpu": ("tpu",), "gpu": ("gpu", "cuda", "rocm"), "cpu": ("cpu",)}  # what JAX calls the platform of a chip's kind
 
 
 def mesh(plan: Plan, devices: Sequence[Any] | None, virtual: bool) -> Mesh:
@@ -76,20 +73,10 @@ def virtual_hint(count: int) -> str:
     )
 
 
-def same_chip(chip: Chip, device_kind: str) -> bool:
-    """Whether JAX's `device_kind` (`TPU v5 lite`, `NVIDIA H100 80GB HBM3`) is that chip."""
-    tokens = re.findall(r"[a-z0-9]+", device_kind.lower())
-    if tokens and tokens[0].startswith("tpu"):
-        spelled = "".join(tokens).removeprefix("tpu")
-        return TPU_KINDS.get(spelled, spelled) == chip.id
-    # every part of `a100-80` begins a word of `NVIDIA A100-SXM4-80GB`; `b200` begins none of `NVIDIA GB200`
-    parts = re.findall(r"[a-z0-9]+", chip.id.lower())
-    return all(any(token.startswith(part) for token in tokens) for part in parts)
-
-
 def _check_attached(machine: Machine, attached: Sequence[Any]) -> None:
     first = attached[0]
-    same = first.platform in PLATFORMS[machine.kind] and same_chip(machine.chip, first.device_kind)
+    same = first.platform in PLATFORMS[machine.kind]
+    same = same and (machine.kind == "cpu" or same_chip(machine.chip, first.device_kind))
     if same and len(attached) == machine.devices:
         return
     raise InputError(

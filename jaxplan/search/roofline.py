@@ -89,7 +89,7 @@ def chip_of(machine: Machine, table: Table) -> Chip:
         sustained_fraction(machine, table.compute_dtype),
         machine.device_hbm_bytes_per_s,
         attention_fraction(machine),
-        memory_fraction(),
+        memory_fraction(machine),
     )
 
 

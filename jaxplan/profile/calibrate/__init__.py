@@ -1,0 +1,1 @@
+"""Measuring the attached machine: kernels, collectives, and the fit of what they cost."""
