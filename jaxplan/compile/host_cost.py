@@ -41,7 +41,7 @@ class HostCosts:
         if not work:
             return None
         target = instruction.custom_call_target
-        unknown = [name for name, amount in work.items() if amount and name not in self._prices]
+        unknown = [n for n, amount in work.items() if amount and n not in self._prices and " beyond " not in n]
         for name in (*unknown, *([target] if target and "chosen" not in work else ())):
             self.uncovered[name] = self.uncovered.get(name, 0) + 1
         seconds = sum(amount * self._prices.get(name, 0.0) for name, amount in work.items())

@@ -13,6 +13,8 @@ from typing import Any
 
 Array = Any
 KILO, MEGA = 1024, 1024**2
+F32, BF16, I32 = "float32", "bfloat16", "int32"
+SHORT = {F32: "f32", BF16: "bf16"}
 
 
 @dataclass(frozen=True)
@@ -44,37 +46,40 @@ def kernels(large: bool, quick: bool) -> tuple[Kernel, ...]:
 
     Args:
         large: sizes of an accelerator's instead of a CPU's.
-        quick: about every fourth of them, the small ones: enough for a rough calibration in seconds.
+        quick: about every fourth of them: enough for a rough calibration in seconds.
     """
     found = tuple(_accelerator() if large else _host())
-    if not quick:
-        return found
-    return tuple(k for k in found if k.name in QUICK) or found[::4]
+    if quick:
+        return tuple(k for k in found if k.name in QUICK) if not large else found[::4]
+    return found
 
 
 QUICK = frozenset((
-    "matmul f32 256x256x256", "matmul f32 512x512x512", "matmul f32 64x512x1024", "matmul bf16 256x256x256",
-    "matmul bf16 512x512x512", "matmul f32 128x64x128 x16", "add 65536 float32", "add 1048576 float32",
-    "add 262144 bfloat16", "exp 65536", "softmax 512x256", "adam 65536", "layer norm 512x256 float32",
-    "sum across rows 512x512", "transpose 1024x256", "transpose 200x500", "lookup 1024 of 2048x128",
-    "scatter 256 into 2048x128", "steps of a loop", "gate 256x1024 bfloat16", "largest 2 of 512x16",
+    "matmul f32 256x256x256", "matmul f32 512x512x512", "matmul f32 64x512x1024", "matmul f32 128x64x128 x16",
+    "matmul bf16 256x256x256", "matmul bf16 512x512x512 to f32", "matmul bf16 128x64x128 x16 to f32",
+    "add 65536 float32", "add 1048576 float32", "add 262144 bfloat16", "exp 65536", "sine 65536", "softmax 512x256",
+    "adam 65536", "layer norm 512x256 float32", "gate 512x256 bfloat16", "sum across rows 512x256", "transpose 2048x128",
+    "transpose 1024x256", "transpose 1024x512", "transpose 512x2048", "transpose 200x500", "copy 65536",
+    "heads 8x128x4x64", "join 512x512", "lookup 1024 of 2048x128", "scatter 256 into 2048x128", "sort 64x256",
+    "largest 2 of 512x16", "steps of a loop", "small operations", "convolution 4x16x32x32",
 ))  # fmt: skip
 
 
-def _matmul(rows: int, inner: int, columns: int, dtype: str, form: str = "mk,kn->mn", batch: int = 0) -> Kernel:
+def _matmul(
+    rows: int, inner: int, columns: int, dtype: str, form: str = "mk,kn->mn", batch: int = 0, wide: bool = False
+) -> Kernel:
+    """A matmul of [rows, inner] by [inner, columns], `batch` of them; `wide`: with a float32 result."""
     import jax.numpy as jnp
 
     sizes = {"m": rows, "k": inner, "n": columns, "b": batch}
-    left, right = form.split("->")[0].split(",")
-    spelled = form if not batch else "b" + left + ",b" + right + "->b" + form.split("->")[1]
-    left, right = spelled.split("->")[0].split(",")
-    short = {"float32": "f32", "bfloat16": "bf16"}[dtype]
-    name = f"matmul {short} {rows}x{inner}x{columns}" + (f" x{batch}" if batch else "")
-    name += "" if form == "mk,kn->mn" else f" {form}"
-    shapes = tuple((tuple(sizes[c] for c in labels), dtype) for labels in (left, right))
+    left, right, result = form.replace("->", ",").split(",")
+    spelled = f"b{left},b{right}->b{result}" if batch else form
+    name = f"matmul {SHORT[dtype]} {rows}x{inner}x{columns}" + (f" x{batch}" if batch else "")
+    name += ("" if form == "mk,kn->mn" else f" {form}") + (" to f32" if wide else "")
+    shapes = tuple((tuple(sizes[c] for c in labels), dtype) for labels in spelled.split("->")[0].split(","))
 
     def function(x: Array, y: Array) -> Array:
-        return jnp.einsum(spelled, x, y)
+        return jnp.einsum(spelled, x, y, preferred_element_type=F32 if wide else None)
 
     return Kernel(name, "matmul", function, shapes, 2.0 * max(batch, 1) * rows * inner * columns)
 
@@ -83,27 +88,32 @@ def _one(name: str, family: str, function: Callable[..., Any], *arguments: tuple
     return Kernel(name, family, function, arguments)
 
 
-F32, BF16, I32 = "float32", "bfloat16", "int32"
 SHAPES = ((128, 128, 128), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (64, 512, 1024), (1024, 64, 1024),
           (1024, 512, 96), (32, 256, 256), (384, 640, 896), (2048, 256, 768))  # fmt: skip
 BATCHED = ((128, 64, 128, 16), (64, 32, 64, 64), (256, 64, 256, 8), (256, 32, 48, 32), (96, 192, 128, 4))
 
 
 def _host() -> Iterator[Kernel]:
-    for dtype in (F32, BF16):
-        yield from (_matmul(*shape, dtype) for shape in SHAPES)
-        for rows, inner, columns, batch in BATCHED:
-            yield _matmul(rows, inner, columns, dtype, batch=batch)
-        yield _matmul(512, 256, 512, dtype, "km,kn->mn")
-        yield _matmul(256, 512, 1024, dtype, "mk,nk->mn")
-        yield _matmul(256, 1024, 320, dtype, "mk,nk->nm")
-        yield _matmul(128, 64, 128, dtype, "mk,nk->mn", batch=16)
+    yield from _matmuls(F32, False)
+    yield from _matmuls(BF16, True)
+    yield from (_matmul(*shape, BF16) for shape in SHAPES[::3])
     yield from _passes((16 * KILO, 64 * KILO, 256 * KILO, MEGA, 4 * MEGA))
     yield from _rows(((512, 256), (128, 64), (2048, 512), (64, 4096)))
     yield from _layouts()
     yield from _lookups()
     yield from _loops()
     yield from _convolutions()
+
+
+def _matmuls(dtype: str, wide: bool) -> Iterator[Kernel]:
+    """One by one, in batches, and with operands the other way round."""
+    yield from (_matmul(*shape, dtype, wide=wide) for shape in SHAPES)
+    for rows, inner, columns, batch in BATCHED:
+        yield _matmul(rows, inner, columns, dtype, batch=batch, wide=wide)
+    yield _matmul(512, 256, 512, dtype, "km,kn->mn", wide=wide)
+    yield _matmul(256, 512, 1024, dtype, "mk,nk->mn", wide=wide)
+    yield _matmul(256, 1024, 320, dtype, "mk,nk->nm", wide=wide)
+    yield _matmul(128, 64, 128, dtype, "mk,nk->mn", batch=16, wide=wide)
 
 
 def _passes(sizes: tuple[int, ...]) -> Iterator[Kernel]:
@@ -166,6 +176,10 @@ def _rows(shapes: tuple[tuple[int, int], ...]) -> Iterator[Kernel]:
     yield _one("centred 1024x256", "reduction", centred, ((1024, 256), F32), ((256,), F32))
 
 
+#: Rows a power of two apart, and rows that are not: from 512 bytes to two pages.
+TURNED = ((2048, 128), (1024, 256), (1024, 512), (1024, 1024), (512, 2048), (200, 500), (1000, 1000), (96, 3000))
+
+
 def _layouts() -> Iterator[Kernel]:
     """Transposes, alone and in loops that read several arrays out of order."""
     import jax.numpy as jnp
@@ -173,7 +187,7 @@ def _layouts() -> Iterator[Kernel]:
     def heads(x: Array) -> Array:
         return jnp.transpose(x, (0, 2, 1, 3)).ravel() + x.ravel()
 
-    for rows, columns in ((1024, 256), (1024, 1024), (200, 500), (1000, 1000), (512, 2048), (96, 3000)):
+    for rows, columns in TURNED:
         size = f"{rows}x{columns}"
         yield _one(f"transpose {size}", "layout", _turned, ((rows, columns), F32))
         yield _one(f"transpose of products {size}", "layout", lambda x, y, z: _turned(x * y + z) + y.ravel(),
