@@ -69,7 +69,8 @@ CASES = (
          {**FULL, "microbatches": 4}),
     Case("decoder, context", 4, "f32", {"context": 4}, 2, 512, decoder(3, 256, 768, 8, 2048), FULL),
     Case("decoder, fsdp and tensor", 8, "f32", {"fsdp": 2, "tensor": 4}, 8, 128, decoder(4, 384, 1536, 8, 4096), FULL),
-    Case("decoder, fsdp and context", 8, "bf16", {"fsdp": 4, "context": 2}, 8, 256, decoder(2, 320, 960, 4, 3072), FULL),
+    Case("decoder, fsdp and context", 8, "bf16", {"fsdp": 4, "context": 2}, 8, 256,
+         decoder(2, 320, 960, 4, 3072), FULL),
     Case("perceptron, data", 2, "f32", {"data": 2}, 512, 0, program="perceptron"),
     Case("convolutions, data", 8, "f32", {"data": 8}, 64, 0, program="convolutions"),
 )  # fmt: skip
@@ -122,7 +123,8 @@ def decoder_of(case: Case, machine: Any) -> tuple[Any, ...]:
     shape = {**case.model, "head_dim": case.model["embed"] // case.model["heads"]}
     if "experts" in shape:
         shape["experts"] = ExpertShape(**shape["experts"])
-    work = Workload(ModelShape("held-out", **shape), case.batch, case.seq, **precision(case.precision))
+    dtypes: dict[str, Any] = dict(precision(case.precision))
+    work = Workload(ModelShape("held-out", **shape), case.batch, case.seq, **dtypes)
     decided = {"microbatches": 1, "attention": "blockwise", **case.plan}
     plan = Plan(machine=machine, workload=work, axes=mesh_axes(case.sizes), **decided)
     step = build(plan, mesh(plan, None, True))
@@ -204,8 +206,8 @@ def naive(cores: int, devices: int) -> AttachedCalibration:
     """What one would assume without measuring: the vector units' peak and the memory's rate, shared by the devices."""
     peak = FLOPS_A_CYCLE * clock_hz() * cores / devices
     memory = MEMORY_BYTES_PER_S / devices
-    prices = {name: 1 / peak for name in ("matmul f32 FLOPs", "matmul bf16 FLOPs", "convolution FLOPs")}
-    prices |= {name: 1 / memory for name in ("bytes read", "bytes written", "bytes copied")}
+    prices = dict.fromkeys(("matmul f32 FLOPs", "matmul bf16 FLOPs", "convolution FLOPs"), 1 / peak)
+    prices |= dict.fromkeys(("bytes read", "bytes written", "bytes copied"), 1 / memory)
     figures = [Figure("price", name, value, "s", devices) for name, value in prices.items()]
     rates = {"matmul peak float32": peak, "matmul peak bfloat16": peak, "memory": memory}
     figures += [Figure("rate", n, v, "B/s" if n == "memory" else "FLOP/s", devices) for n, v in rates.items()]
@@ -293,8 +295,8 @@ def main() -> None:
 
 def calibrate() -> AttachedCalibration:
     """This host, on up to as many devices as the cases have."""
-    session = Session("cpu", max(case.devices for case in CASES), False, say=lambda words: print(words, file=sys.stderr))
-    found = session.run()
+    most = max(case.devices for case in CASES)
+    found = Session("cpu", most, False, say=lambda words: print(words, file=sys.stderr)).run()
     save(FOLDER / f"{found.name}.toml", written(found))
     return found
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from jaxplan.cli.calibrated import HELP, at_rates_of
 from jaxplan.cli.console import console, print_json
 from jaxplan.cli.request import as_it_is_now
 from jaxplan.cli.stamped import new_folder, stamp
@@ -30,12 +31,13 @@ def check(
     jobs: Annotated[int, typer.Option(help="compiles at a time")] = 2,
     out: Annotated[Path, typer.Option(help="folder for the results")] = Path("jaxplan-runs"),
     init: Annotated[bool, typer.Option("--init", help="also compile the program that makes the initial state")] = False,
+    calibration: Annotated[str | None, typer.Option(help=HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the result as JSON on standard output")] = False,
 ) -> int:
     """Partition and compile one plan for its machine: does it fit, by how much, what fills the peak."""
     if jobs < 1:
         raise InputError(f"--jobs {jobs}", "at least 1")
-    record = as_it_is_now(read(plan))
+    record = at_rates_of(as_it_is_now(read(plan)), calibration)
     with Tiers(record.plan.machine, jobs) as tiers:
         found = _evidence(tiers, record, init)
         for evidence in found:

@@ -9,6 +9,7 @@ from typing import Annotated
 import pydantic
 import typer
 
+from jaxplan.cli.calibrated import HELP, at_rates_of
 from jaxplan.cli.console import console, print_json
 from jaxplan.cli.request import as_it_is_now
 from jaxplan.compile.evidence import Evidence
@@ -35,10 +36,11 @@ def explain(
     other: Annotated[
         str | None, typer.Option("--why-not", help="another plan to compare with: data=8,tensor=16[,remat=full,...]")
     ] = None,
+    calibration: Annotated[str | None, typer.Option(help=HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the result as JSON on standard output")] = False,
 ) -> int:
     """Why a plan takes the time and memory it does: ledgers, rooflines, links, the bottleneck, what to change."""
-    record = as_it_is_now(read(plan))
+    record = at_rates_of(as_it_is_now(read(plan)), calibration)
     asked = None if other is None else parse(other, record.plan.machine)
     report = report_of(plan, record, _table(record), asked)
     if as_json:

@@ -122,8 +122,8 @@ def assumptions(report: SearchReport, table: Table) -> tuple[str, ...]:
     known = "measured" if "matmul_fraction" in machine.chip.measured else "assumed: nobody's measurement is known"
     out.append(
         f"estimated matmuls run at {sustained:.0%} of the data sheet's peak (best {best:.0%}, {known}), attention at "
-        f"{attention_fraction(machine):.0%}, passes over memory at {memory_fraction(machine):.0%} of its rate: calibrated on "
-        "published runs (`jaxplan validate`)"
+        f"{attention_fraction(machine):.0%}, passes over memory at {memory_fraction(machine):.0%} of its rate: "
+        + (machine.calibrated_by or "calibrated on published runs (`jaxplan validate`)")
     )
     out.append(
         f"estimated: of weights' and gradients' collectives {hidden_share(machine):.0%} of what compute could hide is "

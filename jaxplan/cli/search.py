@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from jaxplan.cli.advice import changes_that_fit
+from jaxplan.cli.calibrated import HELP, machine_of
 from jaxplan.cli.choice import choose
 from jaxplan.cli.console import console, print_json
 from jaxplan.cli.folder import RunFolder
@@ -23,7 +24,6 @@ from jaxplan.cli.request import attention_kernel, attention_note, workload_of
 from jaxplan.cli.views import write_candidates, write_views
 from jaxplan.compile.tiers import Tiers
 from jaxplan.errors import InputError
-from jaxplan.machine import catalogue
 from jaxplan.machine.topology import Machine
 from jaxplan.report import text
 from jaxplan.report.search import SearchReport, search_report
@@ -60,6 +60,7 @@ def search(
     dispatch: Annotated[str | None, typer.Option(help="tokens to experts: capacity (default) or dropless")] = None,
     capacity_factor: Annotated[float | None, typer.Option(help="an expert's room over its even share")] = None,
     hot_expert: Annotated[float | None, typer.Option(help="the busiest device's tokens over the even share")] = None,
+    calibration: Annotated[str | None, typer.Option(help=HELP)] = None,
     objective: Annotated[str, typer.Option(help="time (fastest first) or memory (smallest first)")] = "time",
     top: Annotated[int, typer.Option(help="how many plans the target's compiler must prove")] = 3,
     partitions: Annotated[int, typer.Option(help="how many plans the host's partitioner checks first")] = 12,
@@ -84,7 +85,7 @@ def search(
     for name, (value, least) in counts.items():
         if value < least:
             raise InputError(f"--{name} {value}", f"at least {least}")
-    target = catalogue.machine(mesh, chip, machine, slices)
+    target = machine_of(mesh, chip, machine, slices, calibration)
     experts = {"dispatch": dispatch, "capacity_factor": capacity_factor, "hot_expert_factor": hot_expert}
     workload = workload_of(target, model, hf, program, batch, seq, optimizer, experts, precision)
     if tokens is not None:

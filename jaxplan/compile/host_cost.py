@@ -5,10 +5,8 @@ The bounds are the calibration's own: twice the median distance of its timings f
 
 from __future__ import annotations
 
-from collections import Counter
-
 from jaxplan.compile.hlo import Instruction, Module
-from jaxplan.compile.host_work import work_of
+from jaxplan.compile.host_work import Work, work_of
 from jaxplan.compile.op_cost import OpCost
 from jaxplan.machine.topology import Machine
 
@@ -48,6 +46,6 @@ class HostCosts:
         return OpCost(kind_of(work), seconds, seconds * (1 - self._off), seconds * (1 + self._off))
 
 
-def kind_of(work: Counter[str]) -> str:
+def kind_of(work: Work) -> str:
     """`matmul` for what holds one, else `memory-bound`."""
     return "matmul" if any(name.endswith("FLOPs") and amount for name, amount in work.items()) else "memory-bound"

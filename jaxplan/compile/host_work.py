@@ -37,7 +37,8 @@ _RELAYOUTS = frozenset(("copy", "transpose"))
 PAGE_BYTES = 4096           # reads that far apart fall into one set of a first-level cache (64 sets of 64 bytes)
 LINE_SETS_BYTES = 512       # nearer ones still have eight sets
 
-Work = Counter[str]
+Work = dict[str, float]     # kind of work to amount
+Counts = Counter[str]
 
 
 def work_of(module: Module, instruction: Instruction, parallel: float) -> Work:
@@ -48,19 +49,17 @@ def work_of(module: Module, instruction: Instruction, parallel: float) -> Work:
     """
     opcode = instruction.opcode
     if opcode in FREE or instruction.custom_call_target in BOOKKEEPING:
-        return Counter()
-    found: Work = Counter()
-    for one, scale in _inside(module, instruction, 1.0):
-        for name, amount in _of_one(module, one).items():
-            found[name] += amount * scale
+        return {}
+    found: Counter[str] = Counter()
+    for one in _inside(module, instruction):
+        found.update(_of_one(one))
     found.update(_traffic(module, instruction))
     shared = min(parallel, _parts(instruction))
-    spread = Counter({name: amount if name.startswith("matmul") else amount / shared for name, amount in found.items()})
-    spread["operations"] += 1
-    return spread
+    spread = {name: amount if name.startswith("matmul") else amount / shared for name, amount in found.items()}
+    return {**spread, "operations": 1.0}
 
 
-def _traffic(module: Module, instruction: Instruction) -> Work:
+def _traffic(module: Module, instruction: Instruction) -> Counts:
     """Bytes that an instruction moves: copied as they are, or read and written by a loop."""
     nbytes = memory_traffic(module, instruction)
     if instruction.opcode == "copy" and not _relayout(instruction):
@@ -69,7 +68,7 @@ def _traffic(module: Module, instruction: Instruction) -> Work:
     return Counter({"bytes read": nbytes - written, "bytes written": written}) + _staged("bytes", nbytes, first=False)
 
 
-def _staged(name: str, nbytes: int, first: bool = True) -> Work:
+def _staged(name: str, nbytes: int, first: bool = True) -> Counts:
     """The bytes of one instruction, and what of them is beyond what each level of caches holds."""
     found = Counter({f"{name} beyond {limit}": max(0, nbytes - limit) for limit in FAR_BYTES})
     return found + Counter({name: nbytes if first else 0})
@@ -81,22 +80,22 @@ def _parts(instruction: Instruction) -> int:
     return math.prod(int(part) for part in parts)
 
 
-def _inside(module: Module, instruction: Instruction, scale: float) -> Iterator[tuple[Instruction, float]]:
+def _inside(module: Module, instruction: Instruction) -> Iterator[Instruction]:
     """What computes in an instruction: itself, or the body of its fusion."""
     if instruction.opcode != "fusion":
-        yield instruction, scale
+        yield instruction
         return
     for one in module.callee(instruction, "calls").instructions:
-        yield from _inside(module, one, scale)
+        yield from _inside(module, one)
 
 
-def _of_one(module: Module, one: Instruction) -> Work:
+def _of_one(one: Instruction) -> Counts:
     """The work of one instruction that is no fusion, without its bytes."""
     opcode = one.opcode
     if opcode == "dot":
-        return _matmul(module, one, dot_flops(one))
+        return _matmul(one, dot_flops(one))
     if opcode == "convolution":
-        return Counter({"convolution FLOPs": convolution_flops(one)})
+        return Counter({"convolution FLOPs": round(convolution_flops(one))})
     if opcode in ("reduce", "reduce-window", "select-and-scatter"):
         return _reduction(one)
     if opcode == "gather":
@@ -104,8 +103,8 @@ def _of_one(module: Module, one: Instruction) -> Work:
     if opcode == "scatter":
         return Counter({"scattered": one.operand(2).shape.elements})
     if opcode == "sort":
-        length = one.operand(0).shape.elements
-        return Counter({"sorted": length * max(1.0, math.log2(max(one.operand(0).shape.dims, default=1)))})
+        value = one.operand(0).shape
+        return Counter({"sorted": value.elements * max(value.dims, default=1).bit_length()})
     if opcode == "custom-call":
         return Counter({"chosen": one.operand(0).shape.elements}) if "TopK" in one.custom_call_target else Counter()
     if opcode in _REARRANGES:
@@ -129,7 +128,7 @@ def _class(one: Instruction) -> str:
     return "arithmetic"
 
 
-def _reduction(one: Instruction) -> Work:
+def _reduction(one: Instruction) -> Counts:
     """Elements that are reduced; along the innermost dim a sum waits for the one before it."""
     value = one.operand(0).shape
     inner = _minor(value)
@@ -137,22 +136,21 @@ def _reduction(one: Instruction) -> Work:
     return Counter({name: value.elements})
 
 
-def _matmul(module: Module, dot: Instruction, flops: float) -> Work:
-    """A dot by whoever computes it: XLA's own loops where it stands in a loop fusion, else a library."""
+def _matmul(dot: Instruction, flops: float) -> Counts:
+    """FLOPs and bytes of a library's matmul, by the dtype of its operands, and how many matrices it takes."""
     shape = shape_of(dot, flops)
     if shape is None:
         return Counter()
     dtype = "bf16" if dot.operand(0).shape.dtype in ("bf16", "f16") else "f32"
     moved = sum(one.nbytes for one in dot.operands) + dot.nbytes
-    start = 1 if shape.batch == 1 else shape.batch
     return Counter({
-        f"matmul {dtype} FLOPs": flops,
+        f"matmul {dtype} FLOPs": round(flops),
         f"matmul {dtype} bytes": moved,
-        "matmul matrices": start,
+        "matmul matrices": round(shape.batch),
     })
 
 
-def _relayout(one: Instruction) -> Work:
+def _relayout(one: Instruction) -> Counts:
     """Elements that a copy or a transpose reads out of order, once for each array that the loop reads so.
 
     Reads a power of two apart fall into the same few sets of a cache, and push each other out of it.
@@ -220,19 +218,21 @@ def _operand_names(computation: Computation, name: str) -> tuple[str, ...]:
 def loop_work(module: Module, parallel: float) -> Work:
     """The work of one trip of a program's longest loop."""
     bodies = [module.callee(one, "body") for one in module.entry.instructions if one.opcode == "while"]
-    return max((computation_work(module, body, parallel) for body in bodies), key=lambda work: work.total())
+    return max((computation_work(module, body, parallel) for body in bodies), key=lambda work: sum(work.values()))
 
 
 def computation_work(module: Module, computation: Computation, parallel: float) -> Work:
     """The work of one execution of a computation, with the loops and calls in it."""
-    found: Work = Counter()
+    found: Work = {}
     for one in computation.instructions:
+        times, inner = 1, {}
         if one.opcode == "while":
-            trips = trip_count(module, one).count or 1
-            body = computation_work(module, module.callee(one, "body"), parallel)
-            found.update({name: amount * trips for name, amount in body.items()})
+            times = trip_count(module, one).count or 1
+            inner = computation_work(module, module.callee(one, "body"), parallel)
         elif one.opcode == "call":
-            found.update(computation_work(module, module.callee(one, "to_apply", "calls"), parallel))
+            inner = computation_work(module, module.callee(one, "to_apply", "calls"), parallel)
         else:
-            found.update(work_of(module, one, parallel))
+            inner = work_of(module, one, parallel)
+        for name, amount in inner.items():
+            found[name] = found.get(name, 0.0) + times * amount
     return found

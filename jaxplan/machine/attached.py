@@ -132,7 +132,10 @@ class AttachedCalibration:
     def rate(self, name: str, devices: int) -> float | None:
         """A rate of one device while so many are at work; None where it was not measured."""
         found = self._values.get(("rate", name))
-        return None if found is None else between({d: v for (d, _), v in found.items()}, devices) / self._shared(devices)
+        if found is None:
+            return None
+        value = between({d: v for (d, _), v in found.items()}, devices)
+        return value * self._shared(devices) if name == "launch" else value / self._shared(devices)
 
     def prices(self, devices: int) -> dict[str, float]:
         """Seconds of one unit of every kind of work while so many devices are at work."""
@@ -230,7 +233,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return f"{value:.6g}" if not value.is_integer() or "e" in f"{value:.6g}" else f"{value:.1f}"
+        return repr(value)
     if isinstance(value, int):
         return str(value)
     text = "".join(c if c.isprintable() else " " for c in str(value))

@@ -128,6 +128,11 @@ class Machine:
         return self.chip.kind
 
     @property
+    def calibrated_by(self) -> str | None:
+        """What measured the machine's rates (device, date, name); None where published figures are all there is."""
+        return None if self.attached is None else self.attached.said
+
+    @property
     def platform(self) -> str:
         """What `get_topology_desc` calls the compiler: `tpu`, `cuda`, or `rocm` (for which there is none); `cpu`."""
         if self.chip.kind in ("tpu", "cpu"):

@@ -16,7 +16,8 @@ from jaxplan.plan.plan import Plan
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-PLATFORMS = {"tpu": ("tpu",), "gpu": ("gpu", "cuda", "rocm"), "cpu": ("cpu",)}  # what JAX calls the platform of a chip's kind
+# what JAX calls the platform of a chip's kind
+PLATFORMS = {"tpu": ("tpu",), "gpu": ("gpu", "cuda", "rocm"), "cpu": ("cpu",)}
 
 
 def mesh(plan: Plan, devices: Sequence[Any] | None, virtual: bool) -> Mesh:

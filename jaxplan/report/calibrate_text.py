@@ -21,7 +21,7 @@ RATES = (
 def calibration_lines(found: AttachedCalibration, path: str) -> Iterator[str]:
     """The calibration as lines: rates of one device at each number of devices, collectives, how well it fits."""
     yield f"{found.device_kind} ({found.platform}), {found.date}, measured in {found.seconds:.0f} s"
-    counts = [n for n in found.measured_devices]
+    counts = list(found.measured_devices)
     yield "One device, with so many at work  " + "".join(f"{n:>10}" for n in counts)
     for name, words, unit, unit_name in RATES:
         values = [found.rate(name, n) for n in counts]

@@ -46,6 +46,7 @@ def check_json(record: PlanRecord, found: Sequence[Evidence]) -> dict[str, Any]:
         "fits": said.fits,
         "fits_source": said.source,
         "capacity_bytes": record.plan.machine.device_hbm_bytes,
+        "calibration": record.plan.machine.calibrated_by,
         "evidence": [evidence.to_json() for evidence in found],
     }
 
@@ -55,6 +56,8 @@ def check_lines(record: PlanRecord, found: Sequence[Evidence]) -> list[str]:
     plan = record.plan
     micro = f"{plan.microbatches} microbatch{'es' if plan.microbatches > 1 else ''}"
     lines = [f"{plan.machine.name}: {plan_words(plan)}, {plan.remat} remat, {micro}"]
+    if plan.machine.attached is not None:
+        lines.append(f"times are {plan.machine.attached.said}")
     if record.stale:
         lines.append("note: the plan was changed after its evidence was gathered; this check is of the plan as it is")
     for evidence in found:

@@ -39,6 +39,7 @@ def explain_json(report: ExplainReport) -> dict[str, Any]:
             "by_decision": [_neighbour(report, neighbour) for neighbour in report.worth()],
         },
         "why_not": _why_not(report),
+        "calibration": report.plan.machine.calibrated_by,
         "uncovered": dict(report.uncovered),
         "assumptions": list(report.record.assumptions),
     })

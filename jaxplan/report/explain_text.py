@@ -37,6 +37,8 @@ def _head(report: ExplainReport, width: int) -> list[str]:
         "Plan": decision_words(plan),
         "Work": f"{work.name}, {work.batch:,} x {work.seq:,} tokens, {work.optimizer}, on {plan.machine.name}",
     }
+    if plan.machine.attached is not None:
+        lines["Rates"] = plan.machine.attached.said
     if report.record.stale:
         lines["Note"] = "changed after its evidence was gathered: all figures are estimated, of the plan as it is"
     if report.broken:

@@ -23,8 +23,9 @@ from sample_plans import MACHINE, make_plan, make_record
 
 import jaxplan
 from jaxplan.errors import InputError
+from jaxplan.machine.device_kind import same_chip
 from jaxplan.plan import files
-from jaxplan.plan.devices import canonical, same_chip
+from jaxplan.plan.devices import canonical
 from jaxplan.plan.plan import mesh_axes
 from jaxplan.plan.record import PlanRecord
 from jaxplan.plan.step import PlanWarning
@@ -498,7 +499,7 @@ COMPILE_ONLY = """
 import jax, jax.numpy as jnp
 from jax.experimental import topologies
 from sample_plans import make_plan, make_record
-from jaxplan.plan.devices import same_chip
+from jaxplan.machine.device_kind import same_chip
 from jaxplan.plan.use import LoadedPlan
 
 devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices

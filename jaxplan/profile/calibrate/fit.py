@@ -50,7 +50,7 @@ def fit(works: Sequence[Mapping[str, float]], seconds: Sequence[float]) -> Fit:
         seconds: of each timing, positive.
 
     Raises:
-        ValueError: no timings, or as many works as there are not timings, or a timing that is not positive.
+        ValueError: no timings, not as many works as timings, or a timing that is not positive.
     """
     taken = np.asarray(seconds, dtype=float)
     if not len(works) or len(works) != len(taken) or not np.all(taken > 0):
@@ -58,7 +58,7 @@ def fit(works: Sequence[Mapping[str, float]], seconds: Sequence[float]) -> Fit:
     kinds = sorted({kind for work in works for kind, amount in work.items() if amount > 0})
     amounts = np.array([[work.get(kind, 0.0) for kind in kinds] for work in works]) / taken[:, None]
     scale = np.maximum(amounts.max(axis=0), np.finfo(float).tiny)
-    weights = np.ones(len(taken))
+    weights, found, errors = np.ones(len(taken)), np.zeros(len(kinds)), np.zeros(len(taken))
     for _ in range(PASSES):
         found, _ = nnls(weights[:, None] * amounts / scale, weights)
         errors = amounts / scale @ found - 1

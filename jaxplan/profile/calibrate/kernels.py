@@ -56,10 +56,11 @@ def kernels(large: bool, quick: bool) -> tuple[Kernel, ...]:
 
 QUICK = frozenset((
     "matmul f32 256x256x256", "matmul f32 512x512x512", "matmul f32 64x512x1024", "matmul f32 128x64x128 x16",
-    "matmul bf16 256x256x256", "matmul bf16 512x512x512 to f32", "matmul bf16 128x64x128 x16 to f32",
+    "matmul bf16 128x128x128", "matmul bf16 512x512x512 to f32", "matmul bf16 128x64x128 x16 to f32",
     "add 65536 float32", "add 1048576 float32", "add 262144 bfloat16", "exp 65536", "sine 65536", "softmax 512x256",
-    "adam 65536", "layer norm 512x256 float32", "gate 512x256 bfloat16", "sum across rows 512x256", "transpose 2048x128",
-    "transpose 1024x256", "transpose 1024x512", "transpose 512x2048", "transpose 200x500", "copy 65536",
+    "adam 65536", "layer norm 512x256 float32", "gate 512x256 bfloat16", "sum across rows 512x256",
+    "transpose 2048x128", "transpose 1024x256", "transpose 1024x512", "transpose 512x2048", "transpose 200x500",
+    "copy 65536",
     "heads 8x128x4x64", "join 512x512", "lookup 1024 of 2048x128", "scatter 256 into 2048x128", "sort 64x256",
     "largest 2 of 512x16", "steps of a loop", "small operations", "convolution 4x16x32x32",
 ))  # fmt: skip

@@ -59,7 +59,7 @@ class Session:
         started = time.monotonic()
         about = self._attached()
         on_cpu = about["platform"] == "cpu"
-        counts = _counts(self.virtual or about["devices"]) if on_cpu else [about["devices"]]
+        counts = counts_up_to(self.virtual or about["devices"], self.quick) if on_cpu else [about["devices"]]
         for done, count in enumerate(counts):
             place = environment(count) if on_cpu else attached_environment()
             self._measure(count, about, place)
@@ -105,12 +105,12 @@ class Session:
     def _kernels(self, pieces: Sequence[Mapping[str, Any]], count: int, large: bool) -> None:
         good = [piece for piece in pieces if piece["seconds"] > 0]
         for name, value, unit in rates(good):
-            self.figures.append(Figure("rate", name, value, unit, count))
+            self.figures.append(Figure("rate", name, six_digits(value), unit, count))
         if large:
             return
         found = fit([piece["work"] for piece in good], [piece["seconds"] for piece in good])
-        self.figures += [Figure("price", kind, price, "s", count) for kind, price in found.prices.items()]
-        self.residuals.append(Residual("kernels", count, len(good), found.median, found.worst))
+        self.figures += [Figure("price", kind, six_digits(price), "s", count) for kind, price in found.prices.items()]
+        self.residuals.append(Residual("kernels", count, len(good), six_digits(found.median), six_digits(found.worst)))
 
     def _collectives(self, pieces: Sequence[Mapping[str, Any]], count: int) -> None:
         errors: list[float] = []
@@ -121,10 +121,12 @@ class Session:
             found = fit([{"start": 1.0, "byte": float(p["bytes"])} for p in some], [p["seconds"] for p in some])
             errors += found.errors
             for what, unit in (("start", "s"), ("byte", "s/B")):
-                self.figures.append(Figure("collective", f"{kind} {what}", found.prices[what], unit, count, group))
+                price = six_digits(found.prices[what])
+                self.figures.append(Figure("collective", f"{kind} {what}", price, unit, count, group))
         if errors:
             off = np.abs(errors)
-            self.residuals.append(Residual("collectives", count, len(off), float(np.median(off)), float(off.max())))
+            median, worst = six_digits(np.median(off)), six_digits(off.max())
+            self.residuals.append(Residual("collectives", count, len(off), median, worst))
 
     def _calibration(
         self, about: Mapping[str, Any], counts: Sequence[int], count: int, seconds: float, complete: bool
@@ -142,7 +144,7 @@ class Session:
             figures=tuple(self.figures),
             residuals=tuple(self.residuals),
             versions=versions,
-            drift=max(self.drifts),
+            drift=six_digits(max(self.drifts)),
             seconds=round(seconds, 1),
             complete=complete,
         )
@@ -171,9 +173,15 @@ def rates(pieces: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, str]]:
     return [*found, ("launch", min(launches), "s")] if launches else found
 
 
-def _counts(most: int) -> list[int]:
-    """1, 2, 4, ... and `most`."""
-    return sorted({*(2**k for k in range(most.bit_length()) if 2**k <= most), most})
+def six_digits(value: float) -> float:
+    """As a file needs it: no timing is known to more."""
+    return float(f"{value:.6g}")
+
+
+def counts_up_to(most: int, quick: bool) -> list[int]:
+    """How many devices work at once: 1, 2, 4, ... and `most`; in a hurry the first and the last."""
+    powers = [2**k for k in range(most.bit_length()) if 2**k <= most]
+    return sorted({1, most} if quick else {*powers, most})
 
 
 def attached_environment() -> Environment:
