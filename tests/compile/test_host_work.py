@@ -6,9 +6,9 @@ from pathlib import Path
 import hlo_fixtures as fixtures
 import pytest
 
+from jaxplan.compile.hlo import Shape
 from jaxplan.compile.host_cost import HostCosts
 from jaxplan.compile.host_work import loop_work, order_of, work_of
-from jaxplan.compile.hlo import Shape
 from jaxplan.compile.timeline import timeline
 from jaxplan.machine import catalogue
 from jaxplan.machine.attached_machine import attached_machine
