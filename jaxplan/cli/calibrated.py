@@ -59,7 +59,10 @@ def at_rates_of(record: PlanRecord, calibration: str | None) -> PlanRecord:
     """
     if calibration is None:
         return record
-    machine = _noted(calibrated(record.plan.machine, load(calibration)))
+    found = load(calibration)
+    if record.plan.machine.attached == found:
+        return record
+    machine = _noted(calibrated(record.plan.machine, found))
     plan = replace(record.plan, machine=machine)
     untimed = {
         tier: {key: value for key, value in found.items() if key not in TIMED}
