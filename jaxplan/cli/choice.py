@@ -91,13 +91,18 @@ def compare(
     most: float | None,
     say: Callable[[str], None],
 ) -> ChoiceReport:
-    """Every size's best plan, by the estimate; the batch is the same on all of them."""
+    """Every size's best plan, by the estimate, at the same batch. An interrupt keeps what is known."""
     options: list[Option] = []
     refused: list[tuple[str, str]] = []
     known: GoodputReport | None = None
     for size in sizes(machine):
         try:
             record = _best(workload, table, size)
+        except KeyboardInterrupt:
+            if not options:
+                raise
+            refused.append((size.name, "interrupted, this size and the larger ones were not priced"))
+            break
         except JaxplanError as error:
             refused.append((size.name, str(error)))
             continue

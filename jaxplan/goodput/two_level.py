@@ -22,6 +22,7 @@ AROUND = 10             # chosen: the search goes that many times below and abov
 FAILURES, RUNS = 2_000, 200     # chosen: simulated failures of each run, and runs
 SIMULATED = FAILURES * RUNS
 SHORTEST_S = 1e-9       # an interval is above 0
+HOPELESS = 500          # of R / M: exp(-500) of the restarts are done before the next failure
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ def goodput(remote: Setting, local: Local, pattern: Pattern) -> float:
     later is added to first order, as the factor exp(-(1 - q) T_save / M).
     """
     mean, wait, q = remote.mtbf_s, remote.wait_s, local.share
+    if remote.restart_s > HOPELESS * mean:
+        return 0.0
     fails, holds = -math.expm1(-local.restart_s / mean), math.exp(-local.restart_s / mean)
     keeps = 1 - fails * q                                           # V_j = (fails x + holds S_j) / keeps
     far = np.array([math.expm1(remote.restart_s / mean) * (mean + wait), 1.0])      # W = far[0] + far[1] S_1
@@ -104,8 +107,8 @@ def goodput(remote: Setting, local: Local, pattern: Pattern) -> float:
 
     _, last = interval(remote.block_s)                              # S_{every + 1} = 0
     rest, c = interval(local.block_s)
-    less = min(rest, math.nextafter(1, 0))                     # k itself may round to nothing
-    times = math.expm1((pattern.every - 1) * math.log1p(-less))        # k^(every - 1) - 1
+    less = min(rest, math.nextafter(1, 0))                          # k itself may round to nothing
+    times = math.expm1((pattern.every - 1) * math.log1p(-less))     # k^(every - 1) - 1
     a, b = (times + 1) * last - times / rest * c                    # S_1 = a + b S_1
     late = math.exp(-(1 - q) * remote.write_s / mean)
     return max(0.0, float(pattern.remote_interval_s * (1 - b) / a * late))

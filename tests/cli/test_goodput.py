@@ -178,6 +178,7 @@ def test_one_seed_gives_the_same(run) -> None:
         ((*BY_HAND, "--weibull", 0), "--weibull 0"),
         ((*BY_HAND, "--seed", -1), "--seed -1"),
         ((*BY_HAND, "--restart", "30d"), "next to nothing is done"),
+        ((*BY_HAND, "--restart", "9000d", "--local", "block=2s,restore=1s,share=0.5"), "next to nothing is done"),
         (("missing.json",), "missing.json"),
     ],
 )

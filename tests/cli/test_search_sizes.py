@@ -91,6 +91,26 @@ def test_wrong_figures_are_refused_before_a_trace(monkeypatch, tmp_path, flags, 
     assert not list(tmp_path.iterdir())
 
 
+def test_an_interrupt_keeps_the_sizes_that_are_known(monkeypatch, report: ChoiceReport) -> None:
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(choice_module, "_best", stopped)
+    with pytest.raises(KeyboardInterrupt):      # nothing is known yet
+        compare(WORKLOAD, None, MACHINE, FLAGS, None, None, lambda _: None)
+    pending = iter(report.choice.options)
+
+    def priced(*_):
+        return "a record" if next(pending, None) is not None else stopped()
+
+    monkeypatch.setattr(choice_module, "_best", priced)
+    monkeypatch.setattr(choice_module, "report_of", lambda *_: None)
+    monkeypatch.setattr(choice_module, "_option", lambda *_: report.choice.options[0])
+    found = compare(WORKLOAD, None, MACHINE, FLAGS, None, None, lambda _: None)
+    assert len(found.choice.options) == len(report.choice.options)
+    assert "interrupted" in found.refused[-1][1]
+
+
 def test_flags_that_need_tokens(capsys) -> None:
     with pytest.raises(SystemExit) as left:
         main(["search", "--mesh", "2x4", "--deadline", "30d"])

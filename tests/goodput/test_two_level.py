@@ -95,6 +95,11 @@ def test_remote_restarts_as_they_are_drawn() -> None:
     assert two_level.restarts(remote, local)[0] == pytest.approx(count / 40_000, abs=0.02)
 
 
+def test_a_restart_that_never_ends_does_nothing_useful() -> None:
+    hopeless = Setting(100, 1, 1e6)
+    assert two_level.goodput(hopeless, LOCAL, two_level.best(hopeless, LOCAL)) == 0
+
+
 @pytest.mark.parametrize(
     ("make", "name"),
     [
