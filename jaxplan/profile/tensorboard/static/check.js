@@ -4,8 +4,8 @@ import { el } from "./dom.js";
 import { bytes, meshWords, seconds } from "./format.js";
 import { card, figure, notice, source, table } from "./parts.js";
 
-export async function showCheck(into, run) {
-  const found = await load(run, "check.json");
+export async function showCheck(into, run, name) {
+  const found = await load(run, name);
   if (!found) return;
   const evidence = found.evidence ?? [],
     proof = evidence.findLast((one) => one.status === "ok");

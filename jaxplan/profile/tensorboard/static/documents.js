@@ -33,6 +33,13 @@ export async function placement(run, name) {
   return JSON.parse(await get("placement", { run: run.name, name }));
 }
 
+/** Names of a run's documents of a kind, the first, second, ... plan's in this order: plan.json, plan-2.json, ... */
+export function namesOf(run, kind) {
+  const number = (name) => Number(name.match(/\d+/)?.[0] ?? 1);
+  const found = Object.keys(run.documents).filter((name) => name.match(/^[a-z]+/)[0] === kind);
+  return found.sort((a, b) => number(a) - number(b));
+}
+
 /** A document of a run, or null where the run has none of that name. */
 export async function load(run, name) {
   if (!(name in run.documents)) return null;

@@ -1,12 +1,12 @@
 // The Plan tab. TensorBoard loads this module and calls render().
 import { showComparison } from "./compare.js";
 import { showCheck } from "./check.js";
-import { Fault, listRuns } from "./documents.js";
+import { Fault, listRuns, namesOf } from "./documents.js";
 import { el } from "./dom.js";
 import { showGoodput } from "./goodput.js";
 import { showRun } from "./measured.js";
 import { notice } from "./parts.js";
-import { planNames, showPlan } from "./plan.js";
+import { showPlan } from "./plan.js";
 import { RunList, emptyMessage } from "./runs.js";
 import { showSearch } from "./search.js";
 import { followTheme } from "./theme.js";
@@ -14,21 +14,22 @@ import { followTheme } from "./theme.js";
 const AGAIN_MS = 20000; // between two looks at the log directory (chosen: TensorBoard's own is 30 s)
 const KEPT = "jaxplan";
 
+// A view draws one document of its first kind, with what belongs to it.
 const VIEWS = [
   {
     key: "search",
     title: "Plans",
-    has: (run) => "search.json" in run.documents || "candidates.json" in run.documents,
-    show: (into, run) => showSearch(into, run, (name) => go({ view: "plan", plan: name })),
+    kinds: ["search", "candidates"],
+    show: (into, run) => showSearch(into, run, (name) => go({ view: "plan", file: name })),
   },
-  { key: "plan", title: "One plan", has: (run) => planNames(run).length > 0, show: showOne },
-  { key: "check", title: "Check", has: (run) => "check.json" in run.documents, show: showCheck },
-  { key: "run", title: "Measured", has: (run) => "run.json" in run.documents, show: showRun },
-  { key: "compare", title: "Compared", has: (run) => "compare.json" in run.documents, show: showComparison },
-  { key: "goodput", title: "Goodput", has: (run) => "goodput.json" in run.documents, show: showGoodput },
+  { key: "plan", title: "One plan", kinds: ["plan", "explain"], show: showPlan },
+  { key: "check", title: "Check", kinds: ["check"], show: showCheck },
+  { key: "run", title: "Measured", kinds: ["run"], show: showRun },
+  { key: "compare", title: "Compared", kinds: ["compare"], show: showComparison },
+  { key: "goodput", title: "Goodput", kinds: ["goodput"], show: showGoodput },
 ];
 
-const state = { run: null, view: null, plan: null, runs: [], listing: null, turn: 0 };
+const state = { run: null, view: null, file: null, runs: [], listing: null, turn: 0 };
 let list, main;
 
 export async function render() {
@@ -38,7 +39,7 @@ export async function render() {
   );
   document.documentElement.lang = "en";
   followTheme();
-  list = new RunList((name) => go({ run: name, view: null, plan: null }));
+  list = new RunList((name) => go({ run: name, view: null, file: null }));
   main = el("main", {});
   document.body.append(list.node, main);
   await refresh();
@@ -75,8 +76,8 @@ function start() {
   } catch {
     // another origin around us, or no storage: the newest run is as good
   }
-  if (asked && asked !== kept.run) return { run: asked, view: null, plan: null };
-  return { run: kept.run ?? null, view: kept.view ?? null, plan: kept.plan ?? null };
+  if (asked && asked !== kept.run) return { run: asked, view: null, file: null };
+  return { run: kept.run ?? null, view: kept.view ?? null, file: kept.file ?? null };
 }
 
 function offer(now) {
@@ -96,11 +97,11 @@ async function go(change) {
   Object.assign(state, change);
   const name = "run" in change ? change.run : state.run?.name;
   state.run = state.runs.find((run) => run.name === name) ?? state.runs[0];
-  const possible = VIEWS.filter((view) => view.has(state.run));
+  const possible = VIEWS.filter((view) => filesOf(view, state.run).length);
   const view = possible.find((one) => one.key === state.view) ?? possible[0];
   state.view = view?.key ?? null;
   try {
-    sessionStorage.setItem(KEPT, JSON.stringify({ run: state.run.name, view: state.view, plan: state.plan }));
+    sessionStorage.setItem(KEPT, JSON.stringify({ run: state.run.name, view: state.view, file: state.file }));
   } catch {
     // private windows have no storage: what is open is forgotten, nothing else
   }
@@ -115,8 +116,12 @@ async function go(change) {
 
 async function shown(into, view) {
   try {
-    if (view) await view.show(into, state.run);
-    else into.append(notice("This run folder holds nothing that this tab draws."));
+    if (view) {
+      const files = namesOf(state.run, view.kinds[0]),
+        file = files.includes(state.file) ? state.file : files[0];
+      if (files.length > 1) into.append(choice(view, files, file));
+      await view.show(into, state.run, file);
+    } else into.append(notice("This run folder holds nothing that this tab draws."));
   } catch (error) {
     into.append(
       notice(
@@ -147,7 +152,7 @@ function tabs(possible) {
             role: "tab",
             "data-view": view.key,
             "aria-selected": String(view.key === state.view),
-            onclick: () => go({ view: view.key }),
+            onclick: () => go({ view: view.key, file: null }),
           },
           view.title,
         ),
@@ -156,25 +161,11 @@ function tabs(possible) {
   );
 }
 
-/** The plan view with a choice of the run's plans. */
-async function showOne(into, run) {
-  const names = planNames(run),
-    name = names.includes(state.plan) ? state.plan : names[0];
-  if (names.length > 1) {
-    into.append(
-      el(
-        "label",
-        { class: "controls" },
-        "plan ",
-        el(
-          "select",
-          { id: "plan", onchange: (event) => go({ plan: event.target.value }) },
-          names.map((one) =>
-            el("option", { value: one, selected: one === name }, one === "plan.json" ? "plan.json (the best)" : one),
-          ),
-        ),
-      ),
-    );
-  }
-  await showPlan(into, run, name);
+const filesOf = (view, run) => view.kinds.flatMap((kind) => namesOf(run, kind));
+
+/** A choice where a run has several documents of a kind. */
+function choice(view, files, file) {
+  const option = (name) => el("option", { value: name, selected: name === file }, name);
+  const pick = el("select", { id: "file", onchange: (event) => go({ file: event.target.value }) }, files.map(option));
+  return el("label", { class: "controls" }, `${view.title}: `, pick);
 }

@@ -17,11 +17,12 @@ const WIDTH = 1000,
   BAR = 11,
   BINS = 30;
 
-export async function showRun(into, run) {
-  const found = await load(run, "run.json");
+export async function showRun(into, run, name) {
+  const found = await load(run, name);
   if (!found) return;
   into.append(
     ...head(found),
+    ...(found.against ?? []).map((fault) => notice(fault, "fault")),
     scaledNotice(found.ran_on) ?? "",
     measuredLinks(run, found.profiler?.session) ?? "",
     findings(found.findings) ?? "",

@@ -18,14 +18,6 @@ export const companions = (name) => ({
   timeline: name.replace("plan", "timeline"),
 });
 
-/** Plan files of a run, the best first. */
-export function planNames(run) {
-  const rank = (name) => Number(name.match(/\d+/)?.[0] ?? 1);
-  return Object.keys(run.documents)
-    .filter((name) => name.startsWith("plan"))
-    .sort((a, b) => rank(a) - rank(b));
-}
-
 /** Fills `into` with the plan of that file name. */
 export async function showPlan(into, run, name) {
   const others = companions(name);

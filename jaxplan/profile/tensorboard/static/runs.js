@@ -1,4 +1,5 @@
 // The list of runs: newest first, what each holds, found by words.
+import { namesOf } from "./documents.js";
 import { el, known } from "./dom.js";
 import { moment, seconds } from "./format.js";
 import { notice, source } from "./parts.js";
@@ -6,12 +7,13 @@ import { notice, source } from "./parts.js";
 const ROW = 92,
   SPARE = 5;
 const HOLDS = [
-  ["search", "search.json"],
-  ["compiled", "timeline.json"],
-  ["check", "check.json"],
-  ["measured", "run.json"],
-  ["compare", "compare.json"],
-  ["goodput", "goodput.json"],
+  ["search", "search"],
+  ["plan", "plan"],
+  ["compiled", "timeline"],
+  ["check", "check"],
+  ["measured", "run"],
+  ["compare", "compare"],
+  ["goodput", "goodput"],
 ];
 
 /** A list of which only what is in sight exists: thousands of runs are no more work than ten. */
@@ -68,7 +70,9 @@ export class RunList {
 
   #item(run, place) {
     const { summary } = run,
-      holds = HOLDS.filter(([, name]) => name in run.documents).map(([word]) => el("span", { class: "badge" }, word));
+      holds = HOLDS.filter(([, kind]) => namesOf(run, kind).length).map(([word]) =>
+        el("span", { class: "badge" }, word),
+      );
     return el(
       "button",
       {

@@ -2,7 +2,7 @@
 import { Candidates } from "./candidates.js";
 import { Fault, load } from "./documents.js";
 import { el } from "./dom.js";
-import { bytes, count, meshWords, optionWords, percent, quantity, seconds, unitFor } from "./format.js";
+import { bytes, count, meshWords, optionWords, percent, quantity, seconds, share, unitFor } from "./format.js";
 import { Grid } from "./grid.js";
 import { Pareto } from "./pareto.js";
 import { card, legend, notice, source, table } from "./parts.js";
@@ -87,7 +87,7 @@ function kept(search, openPlan) {
     el("span", {}, size.of(plan.memory_bytes.total), " ", source(plan.memory_bytes.source)),
     el("span", {}, time.of(plan.step_time_s.value), " ", source(plan.step_time_s.source)),
     `${time.of(plan.step_time_s.low)} to ${time.of(plan.step_time_s.high)}`,
-    plan.rank === 1 ? "" : `+${percent(plan.step_time_s.value / best - 1)}`,
+    plan.rank === 1 ? "" : `+${share(plan.step_time_s.value / best - 1)}`,
     percent(plan.mfu),
     plan.bottleneck,
     plan.plan

@@ -21,23 +21,27 @@ export function depthOf(node) {
   return (node.children ?? []).reduce((most, child) => Math.max(most, depthOf(child)), 0) + 1;
 }
 
-/** Per lane what one execution of a node is busy and exposed, in seconds: [{busy, exposed}]. */
+/** Per lane what one execution of a node is busy and exposed, in seconds: [{busy, exposed, kinds: {kind: busy}}]. */
 export function busyOf(node, lanes) {
   if (node.busy) return node.busy;
-  const sums = Array.from({ length: lanes }, () => ({ busy: 0, exposed: 0 }));
+  const sums = Array.from({ length: lanes }, () => ({ busy: 0, exposed: 0, kinds: {} }));
   for (const event of node.events ?? []) {
     if (!sums[event[LANE]]) continue;
-    sums[event[LANE]].busy += event[DURATION];
-    sums[event[LANE]].exposed += event[EXPOSED] ?? 0;
+    add(sums[event[LANE]], event[DURATION], event[EXPOSED] ?? 0, { [event[KIND]]: event[DURATION] }, 1);
   }
   for (const child of node.children ?? []) {
-    busyOf(child, lanes).forEach(({ busy, exposed }, lane) => {
-      sums[lane].busy += busy * (child.repeats ?? 1);
-      sums[lane].exposed += exposed * (child.repeats ?? 1);
-    });
+    busyOf(child, lanes).forEach(({ busy, exposed, kinds }, lane) =>
+      add(sums[lane], busy, exposed, kinds, child.repeats ?? 1),
+    );
   }
   node.busy = sums;
   return sums;
+}
+
+function add(sum, busy, exposed, kinds, times) {
+  sum.busy += busy * times;
+  sum.exposed += exposed * times;
+  for (const [kind, seconds] of Object.entries(kinds)) sum.kinds[kind] = (sum.kinds[kind] ?? 0) + seconds * times;
 }
 
 /**
@@ -53,7 +57,7 @@ export function walk(node, from, to, finest, visit, at = 0, depth = 0, path = []
     const start = at + child.start_s,
       one = child.duration_s,
       whole = one * (child.repeats ?? 1);
-    if (start > to || start + whole < from) continue;
+    if (start > to || start + whole < from || !(one > 0)) continue;
     visit.loop(child, start, depth);
     const first = Math.max(0, Math.floor((from - start) / one)),
       last = Math.min((child.repeats ?? 1) - 1, Math.floor((to - start) / one));

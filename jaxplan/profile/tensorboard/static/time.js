@@ -83,7 +83,9 @@ function waterfall(time, parts, unit) {
     svg(
       "text",
       { class: "axis-name", x: (LEFT + WIDTH - RIGHT) / 2, y: floor + 36, "text-anchor": "middle" },
-      marks.length > 1 ? `${unit.unit}: ${marks.map(([name, value]) => `${name} ${unit.of(value)}`).join(", ")}` : unit.unit,
+      marks.length > 1
+        ? `${unit.unit}: ${marks.map(([name, value]) => `${name} ${unit.of(value)}`).join(", ")}`
+        : unit.unit,
     ),
   );
 }

@@ -176,20 +176,22 @@ class Timeline {
     if (shown.length > 3) context.fillText(shown, x, y);
   }
 
-  /** A loop too fine to unfold: each lane is filled as high as it is busy. */
+  /** A loop too fine to unfold: each lane is filled as high as it is busy, compute in its kinds. */
   #folded(context, x, node, at, whole) {
     const left = Math.max(LEFT - 2, x.at(at)),
       right = x.at(at + whole);
+    const width = Math.max(1, right - left),
+      high = (part) => Math.min(1, part / node.duration_s) * (ROW - 2 * PAD);
     for (const [row, lane] of this.lanes.entries()) {
-      const { busy, exposed } = busyOf(node, lane.index + 1)[lane.index] ?? { busy: 0, exposed: 0 },
-        height = ROW - 2 * PAD,
-        y = this.top + row * ROW + PAD;
-      if (!(busy > 0)) continue;
-      context.fillStyle = color(colorName(lane.name));
-      const part = Math.min(1, busy / node.duration_s) * height;
-      context.fillRect(left, y + height - part, Math.max(1, right - left), part);
-      if (exposed > 0)
-        this.#exposed(context, left, y + height - Math.min(1, exposed / node.duration_s) * height, right);
+      const { exposed, busy, kinds } = busyOf(node, lane.index + 1)[lane.index],
+        parts = lane.index === 0 ? Object.entries(kinds) : [[lane.name, busy]];
+      let floor = this.top + (row + 1) * ROW - PAD;
+      for (const [name, part] of parts) {
+        context.fillStyle = color(colorName(name));
+        context.fillRect(left, floor - high(part), width, high(part));
+        floor -= high(part);
+      }
+      if (exposed > 0) this.#exposed(context, left, this.top + (row + 1) * ROW - PAD - high(exposed), right);
     }
   }
 
@@ -268,13 +270,7 @@ class Timeline {
 
   /** A click on a loop's name shows one turn of it. */
   #click(event) {
-    const hit = this.hits.find(
-      (one) =>
-        event.offsetX >= one.left &&
-        event.offsetX <= one.right &&
-        event.offsetY >= one.top &&
-        event.offsetY < one.bottom,
-    );
+    const hit = this.#hit(event);
     if (!hit) return;
     const { node, at } = hit,
       turn = Math.min(
@@ -284,7 +280,25 @@ class Timeline {
     this.#move(at + turn * node.duration_s, node.duration_s);
   }
 
+  #hit(event) {
+    return this.hits.find(
+      (one) =>
+        event.offsetX >= one.left &&
+        event.offsetX <= one.right &&
+        event.offsetY >= one.top &&
+        event.offsetY < one.bottom,
+    );
+  }
+
   #hover(event) {
+    const loop = this.#hit(event);
+    if (loop) {
+      const turns =
+        loop.node.repeats > 1
+          ? `${loop.node.repeats} turns of ${seconds(loop.node.duration_s)}`
+          : seconds(loop.node.duration_s);
+      return this.tip.show(event.offsetX, event.offsetY, [loop.node.name, turns, "click: one turn"]);
+    }
     const lane = this.lanes[Math.floor((event.offsetY - this.top) / ROW)];
     const found =
       lane && event.offsetX > LEFT
