@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DOCUMENT = re.compile(r"(search|candidates|compare|(plan|explain|timeline|check|run|goodput)(-[1-9][0-9]*)?)\.json")
+ONE_PLAN = "plan|explain|timeline|check|run|goodput"    # kinds of documents of which a run has one for each plan
+DOCUMENT = re.compile(rf"(search|candidates|compare|choice|({ONE_PLAN})(-[1-9][0-9]*)?)\.json")
 DEEPEST = 6             # folders below the log directory (chosen: experiments/team/project/runs/stamp is 5)
 MOST_FOLDERS = 100_000  # folders that one walk looks at (chosen: some seconds on a local disk)
 PROFILES = ("plugins", "profile")

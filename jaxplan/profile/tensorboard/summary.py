@@ -68,13 +68,11 @@ def _of_search(data: Mapping[str, Any]) -> Summary:
 
 def _of_plan(data: Mapping[str, Any]) -> Summary:
     label = " ".join(f"{axis['axis']}={axis['size']}" for axis in data["mesh"] if axis["size"] > 1)
-    return {
-        "model": data["workload"]["model"]["name"],
-        "machine": data["machine"]["name"],
-        "label": label or "one device",
-        "step_time_s": data["step_time_s"]["value"],
-        "source": data["step_time_s"]["parts"][0]["source"],
-    }
+    found = {"model": data["workload"]["model"]["name"], "machine": data["machine"]["name"]}
+    found["label"] = label or "one device"
+    if time := data.get("step_time_s"):     # null in a plan that nothing was estimated of
+        found |= {"step_time_s": time["value"], "source": time["parts"][0]["source"]}
+    return found
 
 
 def _of_run(data: Mapping[str, Any]) -> Summary:

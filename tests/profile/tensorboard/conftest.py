@@ -36,11 +36,12 @@ with jax.profiler.trace(sys.argv[1], profiler_options=options):
 """
 
 
-def python(*arguments: str, cwd: Path) -> None:
-    """Runs Python as users do, and shows what it said where it fails."""
+def python(*arguments: str, cwd: Path) -> str:
+    """What Python says, run as users do; what it complained of where it fails."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 @pytest.fixture(scope="session")
@@ -51,22 +52,28 @@ def plan_home(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def plan_logdir(plan_home) -> Path:
-    """`searched` is a real search with what it compiled, `ran` has a real profile, `made` and `broken` are made up."""
-    logdir = plan_home / "jaxplan-runs"
+    """`searched` is a real search with what it compiled and all that other commands say of its best plan; `ran` has a
+    real profile and what `compare` says of it; `made` and others are made up."""
+    logdir, searched = plan_home / "jaxplan-runs", plan_home / "jaxplan-runs" / "searched"
     (plan_home / "tiny.toml").write_text(TINY)
     flags = "--mesh 1x8 --chip h100 --model tiny.toml --batch 16 --top 1 --partitions 0 --out searches"
-    python("-m", "jaxplan", "search", *flags.split(), cwd=plan_home)
-    shutil.copytree(next((plan_home / "searches").iterdir()), logdir / "searched")
+    jaxplan = ("-m", "jaxplan")
+    python(*jaxplan, "search", *flags.split(), cwd=plan_home)
+    shutil.copytree(next((plan_home / "searches").iterdir()), searched)
+    made.write(searched, "check.json", python(*jaxplan, "check", str(searched / "plan.json"), "--json", cwd=plan_home))
+    python(*jaxplan, "goodput", str(searched / "plan.json"), "--tokens", "1e12", cwd=plan_home)
     python("-c", PROFILE, "profiled", cwd=plan_home)
-    profile = next((plan_home / "profiled").rglob("*.xplane.pb"))
     session = logdir / "ran" / "plugins" / "profile" / "run"
     session.mkdir(parents=True)
-    shutil.copy(profile, session)
+    shutil.copy(next((plan_home / "profiled").rglob("*.xplane.pb")), session)
     made.write(logdir / "ran", "run.json", made.measured("run"))
+    compared = python(*jaxplan, "compare", str(session), "--json", cwd=plan_home)
+    made.write(logdir / "ran", "compare.json", compared)
     made.write(logdir / "made", "candidates.json", made.candidates(5000))
-    for name in ("plan.json", "explain.json", "search.json"):
-        shutil.copy(logdir / "searched" / name, logdir / "made")
     made.write(logdir / "made", "timeline.json", made.timeline())
+    made.write(logdir / "made", "choice.json", made.choice())
+    for name in ("plan.json", "explain.json", "search.json"):
+        shutil.copy(searched / name, logdir / "made")
     break_documents(logdir)
     return logdir
 

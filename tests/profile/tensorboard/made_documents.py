@@ -130,3 +130,28 @@ def measured(session: str | None = None) -> dict[str, Any]:
         "calibration": None,
         "notes": ["made by a formula"],
     }
+
+
+def choice() -> dict[str, Any]:
+    """Sizes of 8 to 32 chips: each doubling halves the days and costs a tenth more; the largest is too dear."""
+    options = [
+        {
+            "mesh": f"{2**i}x8",
+            "name": f"h100 {2**i}x8",
+            "plan": "",
+            "chips": 8 * 2**i,
+            "spare_chips": 0,
+            "step_time_s": {"value": 8 / 2**i, "low": 6 / 2**i, "high": 10 / 2**i},
+            "goodput": 0.99,
+            "interval_s": 3600.0,
+            "days": {"value": 40 / 2**i, "low": 30 / 2**i, "high": 50 / 2**i},
+            "chip_hours": 7680 * 1.1**i,
+            "money": 15360 * 1.1**i,
+            "on_front": True,
+            "allowed": i < 2,
+        }
+        for i in range(3)
+    ]
+    asked = {"tokens": 1e12, "deadline_s": None, "price_per_chip_hour": 2.0, "most": 17000.0}
+    found = {"options": options, "cheapest": "1x8", "fastest": "2x8", "refused": [{"name": "1x4", "why": "memory"}]}
+    return {"schema": "jaxplan.choice/1", "source": "estimated", **asked, **found, "inputs": [], "assumptions": []}

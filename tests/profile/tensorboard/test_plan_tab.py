@@ -1,5 +1,8 @@
 """The Plan tab in a real browser and a real TensorBoard: what people see, at the root and under a path prefix."""
 
+import contextlib
+import functools
+import importlib.util
 import json
 
 import browser
@@ -8,7 +11,8 @@ from selenium.webdriver.support.ui import Select
 
 from jaxplan.units import format_bytes, format_seconds
 
-ABSENT = browser.missing()
+PACKAGE = "jax_cuda13_plugin"       # compiles the plan that is shown
+ABSENT = browser.missing() or ("" if importlib.util.find_spec(PACKAGE) else f"{PACKAGE} is not installed")
 pytestmark = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
 
 
@@ -18,15 +22,39 @@ def driver(plan_home):
         yield found
 
 
-@pytest.fixture(scope="module", params=["", "/team/board"], ids=["root", "prefix"])
-def tab(request, driver, plan_logdir, plan_home):
-    shots = plan_home / f"shots{request.param.replace('/', '-')}"
-    shots.mkdir()
-    with browser.tensorboard(plan_logdir, plan_home, request.param) as address:
-        found = browser.Tab(driver, address, shots)
-        found.open()
-        yield found
-    print(f"screenshots: {shots}")
+@pytest.fixture(scope="module")
+def open_tab(driver, plan_logdir, plan_home):
+    """Starts a TensorBoard under a path prefix and opens the tab; all of them end with the module."""
+    with contextlib.ExitStack() as running:
+
+        def opened(prefix):
+            shots = plan_home / f"shots{prefix.replace('/', '-')}"
+            shots.mkdir()
+            print(f"screenshots: {shots}")
+            address = running.enter_context(browser.tensorboard(plan_logdir, plan_home, prefix))
+            return browser.Tab(driver, address, shots)
+
+        yield functools.cache(opened)
+
+
+@pytest.fixture
+def tab(open_tab):
+    """The tab of a TensorBoard at the root."""
+    return shown(open_tab(""))
+
+
+@pytest.fixture(params=["", "/team/board"], ids=["root", "prefix"])
+def either(request, open_tab):
+    """The tab at the root, and under a path prefix: what makes addresses is tested under both."""
+    return shown(open_tab(request.param))
+
+
+def shown(tab):
+    """The tab in sight."""
+    if not tab.driver.current_url.startswith(tab.address) or "#jaxplan" not in tab.driver.current_url:
+        tab.open()
+    tab.enter("jaxplan")
+    return tab
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +75,21 @@ def first_row(tab) -> str:
     return tab.run("return document.querySelector('.window tr[data-row]').dataset.row")
 
 
-def test_every_view_of_a_real_search_is_drawn(tab, search):
-    tab.show("searched", "search")
-    rows = tab.all("#kept tbody tr")
+def test_every_view_of_a_real_search_is_drawn(either, search):
+    either.show("searched", "search")
+    rows = either.all("#kept tbody tr")
     assert len(rows) == len(search["plans"])
     assert search["plans"][0]["plan"].endswith("plan.json") and "compiled" in rows[0].text
-    assert tab.all(".window tr[data-row]") and drawn(tab) > 1000
-    tab.shot("plans")
-    tab.click("#kept button.open")
-    tab.wait(lambda d: tab.all('.view[data-ready][data-view="plan"]'))
+    assert either.all(".window tr[data-row]") and drawn(either) > 1000
+    either.shot("plans")
+    either.click("#kept button.open")
+    either.wait(lambda d: either.all('.view[data-ready][data-view="plan"]'))
     for card in ("memory", "time", "timeline", "roofline", "mesh", "axes", "changes", "assumptions"):
-        assert tab.all(f"#{card}"), card
-    assert not tab.all(".notice.fault") and drawn(tab) > 1000
-    assert len(tab.all("#mesh figure .device")) % 8 == 0
-    tab.shot("plan")
-    assert tab.errors() == []
+        assert either.all(f"#{card}"), card
+    assert not either.all(".notice.fault") and drawn(either) > 1000
+    assert len(either.all("#mesh figure .device")) % 8 == 0
+    either.shot("plan")
+    assert either.errors() == []
 
 
 def test_figures_are_those_of_the_documents(tab, plan_logdir, search):
@@ -143,6 +171,23 @@ def test_the_timeline_is_zoomed_to_one_turn_of_a_loop(tab):
     tab.shot("timeline")
 
 
+def test_check_goodput_sizes_and_a_comparison(tab, plan_logdir):
+    tab.show("searched", "check")
+    assert "compiled" in tab.text("#evidence") and "fits" in tab.text(".figures")
+    goodput = json.loads((plan_logdir / "searched" / "goodput.json").read_text())
+    tab.show("searched", "goodput")
+    assert [card for card in ("interval", "lost", "levers", "inputs") if not tab.all(f"#{card}")] == []
+    assert f"{goodput['goodput']['value'] * 100:.3g}" in tab.text(".figure")
+    lost = [entry for entry in goodput["ledger"][1:] if entry["share"] > 0]
+    assert len(tab.all("#lost svg rect")) == len(lost)
+    tab.shot("goodput")
+    tab.show("made", "choice")
+    assert len(tab.all("#options tbody tr")) == 3 and "too late or too dear" in tab.text("#options")
+    tab.show("ran", "compare")
+    assert tab.all("#operations tbody tr") and not tab.all(".notice.fault")
+    tab.shot("compared")
+
+
 def test_a_measured_run(tab):
     tab.show("ran", "run")
     for card in ("findings", "compared", "time", "steps", "loss", "parity", "devices", "profiler"):
@@ -167,30 +212,30 @@ def test_what_is_wrong_is_told_in_one_line(tab, run, told):
     assert told in tab.text(".notice.fault") and len(tab.all(".notice.fault")) == 1
 
 
-def test_links_open_the_same_run_in_the_profile_tab(tab):
-    tab.open("searched")
-    tab.show("searched", "plan")
-    tab.click("a[data-tool=memory_viewer]")
-    tab.enter("profile")
-    tab.wait(lambda d: "Peak memory allocation" in tab.text("body"))
-    tab.shot("memory-viewer")
-    tab.open("ran")
-    tab.show("ran", "run")
-    tab.click('a[data-tool="trace_viewer@"]')
-    tab.enter("profile")
-    tab.wait(lambda d: "trace" in (tab.one("iframe").get_attribute("src") or ""))
-    tab.shot("trace-viewer")
+def test_links_open_the_same_run_in_the_profile_tab(either):
+    either.open("searched")
+    either.show("searched", "plan")
+    either.click("a[data-tool=memory_viewer]")
+    either.enter("profile")
+    either.wait(lambda d: "Peak memory allocation" in either.text("body"))
+    either.shot("memory-viewer")
+    either.open("ran")
+    either.show("ran", "run")
+    either.click('a[data-tool="trace_viewer@"]')
+    either.enter("profile")
+    either.wait(lambda d: "trace" in (either.one("iframe").get_attribute("src") or ""))
+    either.shot("trace-viewer")
 
 
-def test_an_address_names_a_run_and_nothing_leaves_the_host(tab):
-    tab.open("ran")
-    tab.wait(lambda d: tab.all('[data-run="ran"][aria-current]') and tab.all(".view[data-ready]"))
-    tab.show("searched", "search")
-    tab.show("searched", "plan")
-    host = "/".join(tab.address.split("/")[:3])
-    asked = tab.asked()
+def test_an_address_names_a_run_and_nothing_leaves_the_host(either):
+    either.open("ran")
+    either.wait(lambda d: either.all('[data-run="ran"][aria-current]') and either.all(".view[data-ready]"))
+    either.show("searched", "search")
+    either.show("searched", "plan")
+    host = "/".join(either.address.split("/")[:3])
+    asked = either.asked()
     assert asked and [url for url in asked if not url.startswith((host, "data:", "blob:"))] == []
-    assert tab.errors() == []
+    assert either.errors() == []
 
 
 def test_it_is_dark_where_tensorboard_is(tab):

@@ -1,4 +1,5 @@
 // The Plan tab. TensorBoard loads this module and calls render().
+import { showChoice } from "./choice.js";
 import { showComparison } from "./compare.js";
 import { showCheck } from "./check.js";
 import { Fault, listRuns, namesOf } from "./documents.js";
@@ -26,6 +27,7 @@ const VIEWS = [
   { key: "check", title: "Check", kinds: ["check"], show: showCheck },
   { key: "run", title: "Measured", kinds: ["run"], show: showRun },
   { key: "compare", title: "Compared", kinds: ["compare"], show: showComparison },
+  { key: "choice", title: "Machine sizes", kinds: ["choice"], show: showChoice },
   { key: "goodput", title: "Goodput", kinds: ["goodput"], show: showGoodput },
 ];
 

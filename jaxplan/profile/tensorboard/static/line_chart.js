@@ -93,7 +93,12 @@ function vertical({ x }, mark) {
     svg("line", { class: "mark", x1: x.at(mark.x), x2: x.at(mark.x), y1: TOP, y2: HEIGHT - BOTTOM }),
     svg(
       "text",
-      { class: "mark-name", x: x.at(mark.x) + (late ? -5 : 5), y: TOP + 12, "text-anchor": late ? "end" : "start" },
+      {
+        class: "mark-name",
+        x: x.at(mark.x) + (late ? -5 : 5),
+        y: HEIGHT - BOTTOM - 6,
+        "text-anchor": late ? "end" : "start",
+      },
       mark.name,
     ),
   );
@@ -110,6 +115,14 @@ function curve({ x, y }, { points, color, dashed, dots, scattered, filled }) {
       pen = "L";
     }
   }
+  const low = Math.max(y.low, 0);
+  const area = filled
+    ? svg("path", {
+        d: `${path}L${x.at(points.at(-1)[0])} ${y.at(low)}L${x.at(points[0][0])} ${y.at(low)}Z`,
+        fill: `var(--${color})`,
+        "fill-opacity": 0.35,
+      })
+    : null;
   const line = scattered
     ? null
     : svg("path", {
@@ -121,6 +134,7 @@ function curve({ x, y }, { points, color, dashed, dots, scattered, filled }) {
       });
   const shown = dots ? points.filter(([px, py]) => known(px) && known(py)) : [];
   return [
+    area,
     line,
     ...shown.map(([px, py]) => svg("circle", { cx: x.at(px), cy: y.at(py), r: 3, fill: `var(--${color})` })),
   ];

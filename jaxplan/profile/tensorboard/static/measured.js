@@ -1,33 +1,29 @@
 // A measured run: step times, the three tiers side by side, loss and parity, devices that lag, what the profiler cost.
 import { load } from "./documents.js";
-import { el, known, svg } from "./dom.js";
+import { el, known } from "./dom.js";
 import { bytes, count, percent, seconds, signed, significant, unitFor } from "./format.js";
 import { extent, lineChart } from "./line_chart.js";
-import { card, figure, legend, notice, source, table } from "./parts.js";
+import { card, figure, notice, table } from "./parts.js";
 import { measuredLinks } from "./profile_links.js";
+import { timelineCard } from "./timeline.js";
+import { comparedCard, findingsCard } from "./tiers.js";
 import { timeCard } from "./time.js";
 
-const TIERS = [
-  ["estimated", "estimated_s"],
-  ["compiled", "compiled_s"],
-  ["measured", "measured_s"],
-];
-const WIDTH = 1000,
-  LEFT = 200,
-  BAR = 11,
-  BINS = 30;
+const BINS = 30;
 
 export async function showRun(into, run, name) {
   const found = await load(run, name);
   if (!found) return;
+  const timeline = await load(run, name.replace("run", "timeline"));
   into.append(
     ...head(found),
     ...(found.against ?? []).map((fault) => notice(fault, "fault")),
     scaledNotice(found.ran_on) ?? "",
     measuredLinks(run, found.profiler?.session) ?? "",
-    findings(found.findings) ?? "",
-    compared(found.compared) ?? "",
+    findingsCard(found.findings) ?? "",
+    comparedCard(found.compared) ?? "",
     ledger(found) ?? "",
+    (timeline?.source === "measured" && timelineCard(timeline)) || "",
     stepTimes(found) ?? "",
     learning(found) ?? "",
     parity(found.parity) ?? "",
@@ -49,7 +45,7 @@ function head(found) {
       el(
         "span",
         {},
-        ` · ${count(found.steps)} steps on ${count(on.devices)} ${on.device_kind} (${on.platform})${on.processes > 1 ? `, ${on.processes} processes` : ""}`,
+        ` · ${count(found.steps)} steps on ${count(on.devices)} ${on.device_kind}${on.device_kind === on.platform ? "" : ` (${on.platform})`}${on.processes > 1 ? `, ${on.processes} processes` : ""}`,
       ),
     ),
     el(
@@ -96,90 +92,6 @@ function scaledNotice({ scaled } = {}) {
   return notice(
     `Scaled down, so these are not the plan's own times: ${parts.join(", ")}. ${scaled.why ?? ""}`,
     "advice",
-  );
-}
-
-function findings(found) {
-  if (!found?.length) return null;
-  return card(
-    "findings",
-    "Findings",
-    "What the measurement says, the costliest first.",
-    el(
-      "ul",
-      { class: "findings" },
-      [...found]
-        .sort((a, b) => (b.seconds ?? 0) - (a.seconds ?? 0))
-        .map((one) =>
-          el(
-            "li",
-            {},
-            el("b", {}, one.title),
-            known(one.seconds) ? ` (${seconds(one.seconds)} a step)` : "",
-            el("div", {}, one.detail),
-          ),
-        ),
-    ),
-  );
-}
-
-function compared(rows) {
-  if (!rows?.length) return null;
-  const all = rows.flatMap((row) => TIERS.map(([, key]) => row[key])),
-    unit = unitFor("seconds", all);
-  const lines = rows.map((row) => [
-    row.name,
-    ...TIERS.map(([, key]) => unit.of(row[key])),
-    known(row.measured_s) && known(row.compiled_s ?? row.estimated_s)
-      ? signed(percent)(row.measured_s / (row.compiled_s ?? row.estimated_s) - 1)
-      : "–",
-  ]);
-  return card(
-    "compared",
-    "Estimated, compiled, measured",
-    `The same parts of a step, as each tier knows them, in ${unit.unit}.`,
-    legend(TIERS.map(([word]) => [word, `background:var(--${word})`])),
-    bars(rows, unit),
-    el(
-      "details",
-      {},
-      el("summary", {}, "As a table"),
-      table(
-        ["", ...TIERS.map(([word]) => el("span", {}, `${unit.unit} `, source(word))), "measured over predicted"],
-        lines,
-        [1, 2, 3, 4],
-      ),
-    ),
-  );
-}
-
-function bars(rows, unit) {
-  const most = extent(rows.flatMap((row) => TIERS.map(([, key]) => row[key])).filter(known))[1] || 1,
-    height = rows.length * (3 * BAR + 12);
-  const x = (value) => LEFT + (value / most) * (WIDTH - LEFT - 80);
-  return svg(
-    "svg",
-    { class: "wide", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": "parts of a step by tier" },
-    rows.map((row, i) => {
-      const top = i * (3 * BAR + 12);
-      return [
-        svg("text", { class: "label", x: LEFT - 10, y: top + 1.5 * BAR + 6, "text-anchor": "end" }, row.name),
-        TIERS.map(([word, key], k) =>
-          known(row[key])
-            ? [
-                svg("rect", {
-                  x: LEFT,
-                  y: top + k * BAR,
-                  width: Math.max(1, x(row[key]) - LEFT),
-                  height: BAR - 1,
-                  fill: `var(--${word})`,
-                }),
-                svg("text", { class: "tick", x: x(row[key]) + 5, y: top + k * BAR + 9 }, unit.of(row[key])),
-              ]
-            : null,
-        ),
-      ];
-    }),
   );
 }
 
@@ -250,7 +162,7 @@ function histogram(values, marks, unit) {
     xName: unit,
     yName: "steps",
     fromZero: true,
-    series: [{ name: "", color: "measured", points }],
+    series: [{ name: "", color: "measured", points, filled: true }],
     marks: marks.filter(([, x]) => known(x)).map(([name, x]) => ({ name, x })),
   });
 }

@@ -14,6 +14,7 @@ const HOLDS = [
   ["measured", "run"],
   ["compare", "compare"],
   ["goodput", "goodput"],
+  ["sizes", "choice"],
 ];
 
 /** A list of which only what is in sight exists: thousands of runs are no more work than ten. */
