@@ -223,7 +223,8 @@ def test_links_open_the_same_run_in_the_profile_tab(either):
     either.show("ran", "run")
     either.click('a[data-tool="trace_viewer@"]')
     either.enter("profile")
-    either.wait(lambda d: "trace" in (either.one("iframe").get_attribute("src") or ""))
+    either.driver.switch_to.frame(either.one("iframe[src*=trace_viewer]"))
+    either.wait(lambda d: "/host:CPU" in either.run("return document.body.innerText"))
     either.shot("trace-viewer")
 
 
