@@ -19,6 +19,7 @@ from jaxplan.errors import InputError, JaxplanError
 from jaxplan.goodput.checks import positive
 from jaxplan.goodput.choice import Choice, Option, option_of
 from jaxplan.machine import catalogue
+from jaxplan.machine.attached_machine import calibrated
 from jaxplan.machine.family import Family
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.files import save
@@ -138,7 +139,11 @@ def sizes(machine: Machine) -> Iterator[Machine]:
     """Machines of the same family, from an eighth to sixteen times the chips.
 
     Where several slices were asked for, more or fewer of them; past the largest slice, several of the largest one.
+    All at the rates of a calibration, where the machine is. A calibrated CPU comes in its own size only.
     """
+    if machine.kind == "cpu":
+        yield machine
+        return
     family = catalogue.family(machine.family)
     rule = family.slices
     if machine.slices > 1:
@@ -152,7 +157,8 @@ def sizes(machine: Machine) -> Iterator[Machine]:
         elif chips >= 1 and chips == int(chips):
             found = _of_chips(family, int(chips), shape)
             if found is not None:
-                yield replace(found, memory_fraction=machine.memory_fraction)
+                found = replace(found, memory_fraction=machine.memory_fraction)
+                yield found if machine.attached is None else calibrated(found, machine.attached)
 
 
 def _of_chips(family: Family, chips: int, shape: tuple[int, ...] | None) -> Machine | None:

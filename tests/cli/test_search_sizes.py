@@ -1,6 +1,8 @@
 """Machine sizes: which are compared, the rows of a small real workload, the document, refusals."""
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +37,15 @@ def test_the_sizes_of_a_family(mesh: str, chip: str, meshes: list[str]) -> None:
     found = [machine.mesh for machine in sizes(catalogue.machine(mesh, chip, None))]
     assert set(meshes) == set(found)
     assert found == sorted(found, key=lambda m: catalogue.machine(m, chip, None).chips)
+
+
+def test_all_sizes_have_the_calibration_of_the_machine(monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(choice_module, "calibrated", lambda machine, known: asked.append(known) or machine)
+    known = SimpleNamespace(to_json=dict)
+    machine = replace(MACHINE, attached=known)
+    assert len(list(sizes(machine))) == len(asked) + 1
+    assert all(one is known for one in asked)
 
 
 @pytest.fixture(scope="module")
