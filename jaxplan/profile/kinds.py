@@ -27,7 +27,7 @@ _CONTROL = frozenset(("while", "conditional", "call"))
 _INSTRUCTION = re.compile(r"(.*?)((?:\.\d+)*)$")
 _COLLECTIVE_NAMES = "|".join(sorted(KINDS, key=len, reverse=True))
 # What profilers and libraries call things, in the order of trust: XLA's categories on TPUs (openxla/xla,
-# hlo_category statistic), NCCL's, cuBLAS's, CUTLASS's and cuDNN's kernels on GPUs.
+# hlo_category statistic), kernels of NCCL, cuBLAS, CUTLASS, cuDNN and hipBLASLt on GPUs.
 _BY_NAME = (
     (re.compile(rf"\b({_COLLECTIVE_NAMES})", re.IGNORECASE), "collective"),
     (re.compile(r"nccl\w*?_?(AllGather|AllReduce|ReduceScatter|AllToAll|SendRecv|Broadcast)"), "nccl"),
@@ -35,9 +35,10 @@ _BY_NAME = (
     (re.compile(r"\b(copy|slice)-(start|done)\b|Memcpy|memset", re.IGNORECASE), COPIES),
     (re.compile(r"^(while|conditional|call)(\.\d+)*$"), LOOP),
     (re.compile(r"fmha|flash|attention|sdpa|splash", re.IGNORECASE), "attention"),
-    (re.compile(r"gemm|cutlass|cublas|xmma|nvjet|convolution|matmul|\bdot\b", re.IGNORECASE), "matmul"),
+    (re.compile(r"gemm|cutlass|cublas|xmma|nvjet|^Cijk_|convolution|matmul|\bdot\b", re.IGNORECASE), "matmul"),
     (re.compile(r"custom-call", re.IGNORECASE), "kernel"),
 )
+_ANY_COLLECTIVE = re.compile(r"^(nccl|rccl)")       # RCCL's `ncclDevKernel_Generic` does whatever it is told
 _NCCL = {
     "AllGather": "all-gather",
     "AllReduce": "all-reduce",
@@ -190,4 +191,6 @@ def by_name(name: str, hint: str) -> Kind:
             if entry in (COPIES, HOST_TRANSFERS):
                 return Kind(entry, entry.removeprefix("exposed "), Class.COPY)
             return Kind(entry, entry, Class.LOOP if entry == LOOP else Class.COMPUTE)
+    if _ANY_COLLECTIVE.search(hint) or _ANY_COLLECTIVE.search(name):
+        return Kind("exposed collectives", "collective", Class.COLLECTIVE, begins=True)
     return Kind("memory-bound", "memory-bound", Class.COMPUTE)
