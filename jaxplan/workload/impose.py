@@ -8,6 +8,7 @@ what the two matmuls read that it goes into, over all dims of the first. The use
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.source_info_util import user_context
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxplan.plan.sharding import Rules
@@ -129,10 +131,9 @@ class _Emitter:
         for number, equation in enumerate(jaxpr.eqns):
             stack = str(equation.source_info.name_stack)
             arguments = [read(variable) for variable in equation.invars]
-            if stack:
-                with jax.named_scope(stack):
-                    results = self.step(equation, arguments, (*path, number))
-            else:
+            scope = jax.named_scope(stack) if stack else contextlib.nullcontext()
+            # compilers and profilers shall name the line of the user's program, not this one
+            with user_context(equation.source_info.traceback), scope:
                 results = self.step(equation, arguments, (*path, number))
             known.update(zip(equation.outvars, results, strict=True))
         return [read(variable) for variable in jaxpr.outvars]

@@ -7,6 +7,7 @@ import pytest
 from recorded_program import AXES, BATCH, EMBED, HIDDEN, LAYERS, STEPS
 
 from jaxplan.compile.hlo import parse
+from jaxplan.profile.compare import compare
 from jaxplan.profile.measured import measure
 from jaxplan.profile.measured_timeline import timeline
 from jaxplan.profile.trace import read
@@ -130,3 +131,9 @@ def test_the_timeline_holds_every_operation_of_a_step(measured) -> None:
     in_loops = sum(one.executions for one in measured.operations if one.kind == "while")
     assert events == sum(one.executions for one in measured.operations) - in_loops
     assert waited["data"] > 0
+
+
+def test_what_virtual_devices_wait_for_is_one_finding(measured) -> None:
+    titles = [one.title for one in compare(measured).findings]
+    assert titles.count("collectives of virtual devices") == 1
+    assert not any("not hidden" in title or title == "a straggler" for title in titles)

@@ -13,6 +13,7 @@ from program_models import PROGRAMS, concrete
 from jaxplan.compile.collectives import by_axes, collectives
 from jaxplan.compile.hlo import parse
 from jaxplan.compile.hlo_cost import flops
+from jaxplan.compile.source_lines import SourceLines
 from jaxplan.estimate.communication import traffic
 from jaxplan.estimate.compute import work
 from jaxplan.estimate.terms import rows
@@ -42,6 +43,17 @@ def test_values_and_gradients_are_the_programs(name: str) -> None:
     np.testing.assert_allclose(value, other_value, rtol=2e-6)
     for mine, theirs in zip(jax.tree.leaves(gradients), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(mine, theirs, atol=2e-5 * float(jnp.abs(mine).max()) + 1e-9)
+
+
+def test_operations_keep_the_lines_of_the_users_program() -> None:
+    loss, params, batch = PROGRAMS["llama"]()
+    step = jax.jit(jax.value_and_grad(impose(loss, params, batch, RULES, mesh_of(2, 2, 2))))
+    module = parse(step.lower(params, batch).compile().as_text())
+    lines = SourceLines(module)
+    matmuls = [one for one in module.instructions() if one.opcode == "dot"]
+    files = Counter(lines.of(one).rpartition("/")[2].partition(":")[0] for one in matmuls)
+    assert files.most_common(1)[0][0] == "program_models.py"
+    assert "impose.py" not in files
 
 
 # relative error of bytes. Not zero where XLA differs: outside of loops forward and backward share a gather (the

@@ -1,7 +1,7 @@
 """Collectives that no compute hides.
 
 Applies where more of the collectives along some axes is exposed than was predicted (without a plan: more than half of
-their time), by what is worth a word.
+their time), by what is worth a word. On the host platform nothing is ever hidden: one sentence says so for all.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ HOW = {
     "microbatches or a smaller axis leave less to hide",
     "tpu": "the chip's recipe of flags (`jaxplan catalog`) lets XLA run them beside compute; memory that is nearly "
     "full keeps the scheduler from it",
-    "cpu": "the host platform runs collectives one after the other with compute: only their order tells",
 }
 
 
 def find(compared: Compared) -> Iterator[Finding]:
+    if compared.measured.platform == "cpu":
+        yield from _on_the_host(compared)
+        return
     predicted = {row.name: row.predicted_s(compared.tier) or 0.0 for row in compared.rows} if compared.tier else {}
     sums: dict[str, list[float]] = {}
     for one in compared.measured.collectives:
@@ -39,6 +41,18 @@ def find(compared: Compared) -> Iterator[Finding]:
                 HOW[compared.measured.platform],
                 more,
             )
+
+
+def _on_the_host(compared: Compared) -> Iterator[Finding]:
+    exposed = sum(one.exposed_s for one in compared.measured.collectives)
+    if worth(exposed, compared):
+        yield Finding(
+            "collectives of virtual devices",
+            f"devices spend {format_seconds(exposed)} in collectives ({share(exposed, compared)}), waiting for devices "
+            "that share their cores included",
+            "take which collectives there are and what they move from here, their time from the target's compiler",
+            exposed,
+        )
 
 
 def _axes(compared: Compared) -> set[str]:
