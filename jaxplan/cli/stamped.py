@@ -15,8 +15,14 @@ def stamp(kind: str = "") -> str:
     return f"{now}-{kind}" if kind else now
 
 
-def new_folder(parent: Path, name: str) -> Path:
+OUT = "--out FOLDER"
+
+
+def new_folder(parent: Path, name: str, flag: str = OUT) -> Path:
     """Makes `parent/name`, or with a number where somebody was faster: two commands of one minute get one each.
+
+    Args:
+        flag: that sets another parent.
 
     Raises:
         InputError: it cannot be made.
@@ -28,12 +34,12 @@ def new_folder(parent: Path, name: str) -> Path:
             return path
         except FileExistsError as error:
             if not parent.is_dir():
-                raise unwritable(path, error) from error
+                raise unwritable(path, error, flag) from error
         except OSError as error:
-            raise unwritable(path, error) from error
+            raise unwritable(path, error, flag) from error
     raise AssertionError
 
 
-def unwritable(path: Path, error: OSError) -> InputError:
+def unwritable(path: Path, error: OSError, flag: str = OUT) -> InputError:
     """The message of a folder or file that takes nothing."""
-    return InputError(f"{path} cannot be written: {error.strerror}", "a folder with room", "--out FOLDER")
+    return InputError(f"{path} cannot be written: {error.strerror}", "a folder with room", flag)

@@ -150,7 +150,7 @@ def _compiled(
         warnings.simplefilter("always")
         lowered = step.lower()
     with stages.stage("compile"), _dump(buffers) as dump:
-        compiled = _compile(lowered, {**_options(plan, about), **dump})
+        compiled = compile_lowered(lowered, {**_options(plan, about), **dump})
         alive, assigned = reading.peak(dump["xla_dump_to"]) if dump else ((), None)
         if dump and folder is not None:
             artifacts.keep_program(folder, Path(dump["xla_dump_to"]))
@@ -195,7 +195,7 @@ def option_value(text: str) -> Any:
     return {"true": True, "false": False}.get(str(text).lower(), text)
 
 
-def _compile(lowered: Any, options: dict[str, Any]) -> Any:
+def compile_lowered(lowered: Any, options: dict[str, Any]) -> Any:
     """Compile; of the host's options those that this version does not have are left out."""
     while True:
         try:

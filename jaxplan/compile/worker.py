@@ -93,17 +93,17 @@ class Outcome:
         return self.status == "ok"
 
 
-def describe_exit(code: int) -> tuple[Status, str]:
+def describe_exit(code: int, who: str = "the worker") -> tuple[Status, str]:
     """The status and the words for a process that ended by itself with this return code."""
     if code >= 0:
-        return "crashed", f"the worker exited with status {code}"
+        return "crashed", f"{who} exited with status {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
-        return "crashed", f"the worker was killed by signal {-code}"
+        return "crashed", f"{who} was killed by signal {-code}"
     if -code == signal.SIGKILL:
-        return "killed", "the worker was killed from outside (SIGKILL: usually the system was out of memory)"
-    return "crashed", f"the worker crashed with {name} ({signal.strsignal(-code)})"
+        return "killed", f"{who} was killed from outside (SIGKILL: usually the system was out of memory)"
+    return "crashed", f"{who} crashed with {name} ({signal.strsignal(-code)})"
 
 
 class Worker:
@@ -118,7 +118,7 @@ class Worker:
         self._buffer = b""
         self._jobs = 0
         variables = environment.over(os.environ)
-        variables["PYTHONPATH"] = os.pathsep.join(_import_paths(variables))
+        variables["PYTHONPATH"] = os.pathsep.join(import_paths(variables))
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "jaxplan.compile.job", str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -223,13 +223,7 @@ class Worker:
 
     def kill(self) -> None:
         """End the process and everything it started, now."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                assert stream is not None
-                stream.close()
+        end(self._process)
 
     def close(self) -> None:
         """Kill the process and let go of its files."""
@@ -243,8 +237,19 @@ class Worker:
         self.close()
 
 
-def _import_paths(variables: Mapping[str, str]) -> list[str]:
-    """Where a worker looks for modules: where this process does, so that both see the same packages."""
+def end(process: subprocess.Popen) -> None:
+    """End a process that leads a session, and everything it started, now."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            assert stream is not None
+            stream.close()
+
+
+def import_paths(variables: Mapping[str, str]) -> list[str]:
+    """Where a process of ours looks for modules: where this process does, so that both see the same packages."""
     package_parent = str(Path(__file__).resolve().parents[2])
     asked = variables.get("PYTHONPATH", "").split(os.pathsep)
     paths = [*asked, package_parent, *(path or os.getcwd() for path in sys.path)]

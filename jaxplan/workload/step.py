@@ -39,7 +39,8 @@ class TrainStep:
     """A plan's training step.
 
     Attributes:
-        function: (state, batch) to (state, {"loss"}); to be jitted with `jit`.
+        function: (state, batch) to (state, metrics): the mean loss as `loss`, and the gradients' norm as
+            `gradient_norm` where it was asked for; to be jitted with `jit`.
         gradients: (params, batch) to the mean loss and its gradients, which lie where they are kept until the update.
         init: a key to a state, made where it is stored.
         abstract_state: ShapeDtypeStructs, with NamedShardings on a mesh.
@@ -55,6 +56,7 @@ class TrainStep:
     abstract_batch: Tree
     model: LossFunction
     layout: Layout | None
+    metrics: tuple[str, ...] = ("loss",)
 
     @cached_property
     def jit(self) -> Any:
@@ -68,7 +70,7 @@ class TrainStep:
         return jax.jit(
             self.function,
             in_shardings=(state, batch),
-            out_shardings=(state, {"loss": replicated}),
+            out_shardings=(state, dict.fromkeys(self.metrics, replicated)),
             donate_argnums=0,
         )
 
@@ -77,13 +79,14 @@ class TrainStep:
         return self.jit.lower(self.abstract_state, self.abstract_batch)
 
 
-def build(plan: Plan, mesh: Mesh | None = None, *, impose: bool = True) -> TrainStep:
+def build(plan: Plan, mesh: Mesh | None = None, *, impose: bool = True, norm: bool = False) -> TrainStep:
     """The plan's training step: of the reference decoder, or of the user's program that its workload refers to.
 
     Args:
         mesh: the mesh that the plan's axes name; None for an unsharded step on one device.
         impose: hold every operation in the plan's sharding, not the decoder's block boundaries alone. What runs in
             stages needs no holding: its program is written for one device.
+        norm: also return the gradients' norm.
 
     Raises:
         InputError: the model is not runnable, the schedule is none of ours, or the user's program fails.
@@ -108,7 +111,7 @@ def build(plan: Plan, mesh: Mesh | None = None, *, impose: bool = True) -> Train
     if layout is not None and plan.offload_optimizer:
         update, shards = offloaded(update), shards.offloaded(abstract.optimizer)
     return TrainStep(
-        _step(gradients, update, shards),
+        _step(gradients, update, shards, norm),
         gradients,
         _init(model, update, shards),
         TrainState(
@@ -117,6 +120,7 @@ def build(plan: Plan, mesh: Mesh | None = None, *, impose: bool = True) -> Train
         shards.abstract(batch, shards.batch),
         model,
         layout,
+        ("loss", "gradient_norm") if norm else ("loss",),
     )
 
 
@@ -236,15 +240,21 @@ def _gradients(parts: Parts, loss: Loss, rows: list[bool], shards: Storage) -> G
     return replicas.once(alone, rows)
 
 
+def global_norm(tree: Tree) -> jax.Array:
+    """The Euclidean norm of all arrays together, summed in float32."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(tree)))
+
+
 def _step(
-    gradients: Gradients, transform: optax.GradientTransformation, shards: Storage
+    gradients: Gradients, transform: optax.GradientTransformation, shards: Storage, norm: bool
 ) -> Callable[[TrainState, Tree], tuple[TrainState, dict[str, jax.Array]]]:
     def step(state: TrainState, batch: Tree) -> tuple[TrainState, dict[str, jax.Array]]:
         value, grads = gradients(state.params, batch)
+        metrics = {"loss": value, **({"gradient_norm": global_norm(grads)} if norm else {})}
         # ZeRO-1: each data shard updates its slice of the parameters; the update alone is gathered
         grads, params = hold(grads, shards.update), hold(state.params, shards.update)
         updates, moments = transform.update(grads, state.optimizer, params)
         updates = hold(hold(updates, shards.update), shards.params)
-        return TrainState(optax.apply_updates(state.params, updates), moments), {"loss": value}
+        return TrainState(optax.apply_updates(state.params, updates), moments), metrics
 
     return step

@@ -1,0 +1,228 @@
+"""`jaxplan run PLAN`: a plan run for a few steps on what is attached: measured beside compiled beside estimated."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jaxplan.cli.console import console, print_json
+from jaxplan.cli.request import as_it_is_now
+from jaxplan.cli.stamped import new_folder, stamp, unwritable
+from jaxplan.errors import InputError, JaxplanError, MissingError
+from jaxplan.plan.files import read, write_whole
+from jaxplan.plan.record import PlanRecord
+from jaxplan.profile.measured import Measured, measure
+from jaxplan.profile.program import text_beside
+from jaxplan.profile.trace import read as read_trace
+from jaxplan.report.run_text import run_lines
+from jaxplan.run.compared import compared, evidence_of
+from jaxplan.run.job import Request
+from jaxplan.run.process import RunProcess
+from jaxplan.run.processes import detected, explicit
+from jaxplan.run.result import FAR_BEHIND, RunResult
+from jaxplan.run.tokens import open_tokens
+from jaxplan.units import format_seconds
+
+LOGDIR = "--logdir FOLDER"
+AGAINST = 1
+INTERRUPTED = 130
+
+
+def run(
+    plan: Annotated[Path, typer.Argument(help="a plan.json")],
+    steps: Annotated[int, typer.Option(help="steps to time, beside up to 5 that are profiled")] = 20,
+    warmup: Annotated[int, typer.Option(help="steps before them")] = 3,
+    logdir: Annotated[Path, typer.Option(help="folder for the results")] = Path("jaxplan-runs"),
+    data: Annotated[Path | None, typer.Option(help="token ids, .npy or .npz (default: made up)")] = None,
+    parity: Annotated[bool, typer.Option(help="compare a small step with one device")] = True,
+    devices: Annotated[int | None, typer.Option(help="so many virtual CPU devices, not what is attached")] = None,
+    coordinator: Annotated[str | None, typer.Option(help="HOST:PORT of process 0, where there are several")] = None,
+    processes: Annotated[int | None, typer.Option(help="how many there are")] = None,
+    process: Annotated[int | None, typer.Option(help="the number of this one")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="the result as JSON on standard output")] = False,
+) -> int:
+    """Run a plan for a few profiled steps on what is attached; a plan for more devices is scaled down."""
+    for name, value, least in (("steps", steps, 1), ("warmup", warmup, 0)):
+        if value < least:
+            raise InputError(f"--{name} {value}", f"at least {least}")
+    asked = explicit(coordinator, processes, process)
+    record = as_it_is_now(read(plan))
+    if data is not None:
+        open_tokens(data)
+    request = Request(
+        plan=str(plan),
+        decisions=record.plan.decisions(),
+        steps=steps,
+        warmup=warmup,
+        data="" if data is None else str(data),
+        parity=parity,
+        explicit=None if asked is None else asked.to_json(),
+        detected="" if asked is not None else detected(os.environ),
+    )
+    return Runner(RunResult(plan, record, steps, warmup), request, devices, logdir, as_json).run()
+
+
+class Runner:
+    """One run of the command: progress on standard error, the result on standard output and in the run's folder."""
+
+    def __init__(
+        self, result: RunResult, request: Request, devices: int | None, logdir: Path, as_json: bool
+    ) -> None:
+        self.result, self.request, self.devices = result, request, devices
+        self.logdir, self.as_json = logdir, as_json
+        self.stderr, self.stdout = console(sys.stderr), console(sys.stdout)
+        self.ended = ""
+        self.unwritten: InputError | None = None
+
+    def run(self) -> int:
+        interrupted = False
+        with RunProcess(self.request, self.devices) as process:
+            try:
+                for event in process.events():
+                    self.result.take(event)
+                    self.tell(event)
+                    if event["event"] == "attached":
+                        process.give_folder(self.folder())
+            except KeyboardInterrupt:
+                interrupted = True
+                self.result.interrupted = "Interrupted: what was measured until then is kept."
+            ending = process.ending
+        if ending.problem:
+            self.result.interrupted = f"The run did not end: {ending.problem}."
+            self.ended = f"{ending.problem}{_last(ending.stderr)}"
+        if self.result.silent:
+            return self.code(interrupted)
+        self.profile()
+        self.write()
+        self.show()
+        return self.code(interrupted)
+
+    def folder(self) -> str:
+        """The run's folder, made; nothing where another process makes it."""
+        if self.result.silent:
+            return ""
+        self.result.folder = new_folder(self.logdir, stamp("run"), LOGDIR)
+        return str(self.result.folder.absolute())
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """A line on standard error for what takes time; other processes than the first are silent."""
+        if self.result.silent:
+            return
+        kind = event["event"]
+        if kind == "attached":
+            several = f", {event['processes']} processes" if event["processes"] > 1 else ""
+            self.say(f"attached   {event['devices']} x {event['device_kind']} ({event['platform']}){several}")
+        elif kind == "plan":
+            for words in event["words"]:
+                self.say(f"scaled     {words}")
+        elif kind == "compiled":
+            self.say(f"compile    {format_seconds(event['seconds'])}, initial state {format_seconds(event['init_s'])}")
+        elif kind == "step":
+            loss = "not finite" if event["loss"] is None else f"{event['loss']:.4f}"
+            self.say(f"{event['phase']:<10} step {event['number']:<4} {format_seconds(event['seconds']):>9}   loss {loss}")
+
+    def profile(self) -> None:
+        """What the profile holds: the measured ledger, who is behind, the timeline."""
+        result, path = self.result, self.result.profile_path
+        measured: Measured | None = None
+        if path is not None and result.folder is not None:
+            try:
+                trace = read_trace(path.parent)
+                module = text_beside(result.folder, trace.programs[trace.main].name)
+                measured = measure(trace, module, self._axes())
+            except JaxplanError as error:
+                result.notes.append(f"the profile says nothing: {error}")
+        estimated, compiled = self._evidence()
+        ledger = None
+        if measured is not None:
+            ledger = [(entry.name, entry.seconds) for entry in measured.ledger]
+            result.ledger = ledger
+            far = FAR_BEHIND * measured.step_s
+            result.stragglers = [
+                (i, device.behind_s) for i, device in enumerate(measured.devices) if device.behind_s > far
+            ]
+            result.notes += measured.notes
+        times = result.times
+        result.compared = compared(estimated, compiled, ledger, times and times.median_s)
+
+    def _axes(self) -> dict[str, int]:
+        mesh = self.result.events["plan"]["decisions"]["mesh"]
+        return {axis["axis"]: axis["size"] for axis in mesh}
+
+    def _evidence(self) -> tuple[Any, Any]:
+        """What was predicted for the machine that it ran on; nothing where that is another than the plan's."""
+        plan = self.result.events.get("plan")
+        own = plan is not None and plan["decisions"] == self.result.record.plan.decisions()
+        return evidence_of(self.result.record) if own else (None, None)
+
+    def write(self) -> None:
+        self._save("run.json", self.result.to_json())
+
+    def _save(self, name: str, document: Any) -> None:
+        """Writes one document of the run's folder; what cannot be written does not stop the others."""
+        folder = self.result.folder
+        if folder is None:
+            return
+        try:
+            write_whole(folder / name, json.dumps(document, indent=1) + "\n")
+        except OSError as error:
+            self.unwritten = unwritable(folder / name, error, LOGDIR)
+            self.say(f"note: {self.unwritten}")
+
+    def show(self) -> None:
+        document = self.result.to_json()
+        if self.as_json:
+            print_json(document)
+            return
+        for line in run_lines(document):
+            self.stdout.print(line, markup=False)
+        if self.result.folder is not None and self.result.taken:
+            self.stdout.print(f"\nAll results: {self.result.folder}      look:  tensorboard --logdir {self.logdir}")
+
+    def code(self, interrupted: bool) -> int:
+        """The exit code: what failed is raised, so that it is said last.
+
+        Raises:
+            JaxplanError: bad input, something missing, a run that ended before it was done.
+        """
+        failed = self.result.events.get("failed")
+        if interrupted:
+            return INTERRUPTED
+        if failed is not None and failed["kind"] != "VerdictError":
+            raise _error(failed)
+        if self.ended:
+            raise RunError(self.ended)
+        if self.result.against:
+            return AGAINST
+        if self.unwritten is not None:
+            raise self.unwritten
+        return 0
+
+    def say(self, line: str) -> None:
+        self.stderr.print(line, markup=False)
+
+
+class RunError(JaxplanError):
+    """A run whose process ended before it was done."""
+
+    exit_code = 1
+
+
+def _error(failed: dict[str, Any]) -> JaxplanError:
+    """The error that a run's process told of, as it raised it."""
+    kinds = {kind.__name__: kind for kind in (InputError, MissingError)}
+    kind = kinds.get(failed["kind"], RunError)
+    error = kind.__new__(kind)
+    Exception.__init__(error, failed["message"])
+    return error
+
+
+def _last(stderr: str) -> str:
+    """The last line that says something, of what a process wrote before it died."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return f" (last words: {lines[-1][:300]})" if lines else ""
