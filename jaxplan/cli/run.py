@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from jaxplan.cli.console import console, print_json
 from jaxplan.cli.request import as_it_is_now
 from jaxplan.cli.stamped import new_folder, stamp, unwritable
+from jaxplan.compile.reading import COMPILER_ERRORS
 from jaxplan.errors import InputError, JaxplanError, MissingError
 from jaxplan.plan.files import read, write_whole
 from jaxplan.plan.record import PlanRecord
@@ -31,6 +33,8 @@ from jaxplan.units import format_seconds
 LOGDIR = "--logdir FOLDER"
 AGAINST = 1
 INTERRUPTED = 130
+TELL_EVERY_S = 5.0
+PHASES = {"warmup": "warm up", "plain": "time", "profiled": "profile"}
 
 
 def run(
@@ -76,7 +80,7 @@ class Runner:
         self.result, self.request, self.devices = result, request, devices
         self.logdir, self.as_json = logdir, as_json
         self.stderr, self.stdout = console(sys.stderr), console(sys.stdout)
-        self.ended = ""
+        self.ended, self.told = "", ("", 0.0)
         self.unwritten: InputError | None = None
 
     def run(self) -> int:
@@ -123,8 +127,16 @@ class Runner:
         elif kind == "compiled":
             self.say(f"compile    {format_seconds(event['seconds'])}, initial state {format_seconds(event['init_s'])}")
         elif kind == "step":
-            loss = "not finite" if event["loss"] is None else f"{event['loss']:.4f}"
-            self.say(f"{event['phase']:<10} step {event['number']:<4} {format_seconds(event['seconds']):>9}   loss {loss}")
+            self.tell_step(event)
+
+    def tell_step(self, event: dict[str, Any]) -> None:
+        """The first step of each phase, and then one every few seconds."""
+        now, phase = time.monotonic(), event["phase"]
+        if phase == self.told[0] and now - self.told[1] < TELL_EVERY_S and event["loss"] is not None:
+            return
+        self.told = phase, now
+        loss = "not finite" if event["loss"] is None else f"{event['loss']:.4f}"
+        self.say(f"{PHASES[phase]:<10} step {event['number']:<4} {format_seconds(event['seconds']):>9}   loss {loss}")
 
     def profile(self) -> None:
         """What the profile holds: the measured ledger, who is behind, the timeline."""
@@ -185,7 +197,7 @@ class Runner:
             self.stdout.print(f"\nAll results: {self.result.folder}      look:  tensorboard --logdir {self.logdir}")
 
     def code(self, interrupted: bool) -> int:
-        """The exit code: what failed is raised, so that it is said last.
+        """The exit code; what ended the run is raised, so that it is said last.
 
         Raises:
             JaxplanError: bad input, something missing, a run that ended before it was done.
@@ -194,14 +206,33 @@ class Runner:
         if interrupted:
             return INTERRUPTED
         if failed is not None and failed["kind"] != "VerdictError":
-            raise _error(failed)
+            raise self.error(failed)
         if self.ended:
-            raise RunError(self.ended)
+            raise RunError(self.ended + self.peers())
         if self.result.against:
             return AGAINST
         if self.unwritten is not None:
             raise self.unwritten
         return 0
+
+    def error(self, failed: dict[str, Any]) -> Exception:
+        """What a run's process raised, as it is told here; its own traceback goes along."""
+        found: Exception
+        if failed["kind"] in ERRORS:
+            found = ERRORS[failed["kind"]].__new__(ERRORS[failed["kind"]])
+            Exception.__init__(found, failed["message"])
+        elif failed["message"].startswith(COMPILER_ERRORS):
+            found = RunError(f"the run failed: {failed['message']}{self.peers()}")
+        else:
+            found = RuntimeError(failed["message"])
+        if failed["traceback"]:
+            found.add_note(failed["traceback"])
+        return found
+
+    def peers(self) -> str:
+        """What may be behind the end of one of several processes."""
+        count = self.result.events.get("attached", {}).get("processes", 1)
+        return f". It is one of {count} processes: another one may be gone, or out of reach" if count > 1 else ""
 
     def say(self, line: str) -> None:
         self.stderr.print(line, markup=False)
@@ -213,13 +244,7 @@ class RunError(JaxplanError):
     exit_code = 1
 
 
-def _error(failed: dict[str, Any]) -> JaxplanError:
-    """The error that a run's process told of, as it raised it."""
-    kinds = {kind.__name__: kind for kind in (InputError, MissingError)}
-    kind = kinds.get(failed["kind"], RunError)
-    error = kind.__new__(kind)
-    Exception.__init__(error, failed["message"])
-    return error
+ERRORS = {kind.__name__: kind for kind in (InputError, MissingError)}
 
 
 def _last(stderr: str) -> str:

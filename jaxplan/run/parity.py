@@ -7,12 +7,13 @@ difference is the order of additions, not the rounding of bfloat16.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxplan.plan.plan import Plan
+from jaxplan.run.attached import Attached, machine_of
 from jaxplan.run.batches import whole_batch
 from jaxplan.run.train import SEED, compile_once, put
 from jaxplan.units import GIB, format_bytes
@@ -113,29 +114,42 @@ def _loss_and_norm(gradients: Any) -> Any:
 
 
 def _alone(plan: Plan, batch: Any) -> tuple[Any, tuple[Any, Any]]:
-    """Parameters, and loss and norm of the whole batch at once on one device, nothing rematerialized."""
+    """Parameters, loss and norm of the same step on one device."""
     import jax
 
-    from jaxplan.workload.decoder import Kernels, loss_function
-    from jaxplan.workload.loading import load
-
-    work = plan.workload
-    if work.model is None:
-        model = load(work, work.batch)
-    else:
-        # a mixture's groups of tokens are the plan's, or other tokens would find no room at their experts
-        kernels = Kernels(
-            dispatch=work.dispatch, capacity_factor=work.capacity_factor, expert_groups=plan.expert_groups
-        )
-        dtypes = {"compute_dtype": work.compute_dtype, "parameter_dtype": work.parameter_dtype}
-        model = loss_function(work.model, work.batch, work.seq, kernels=kernels, **dtypes)
+    init, gradients = _users(plan) if plan.workload.model is None else _decoders(plan)
 
     def run(key: Any, batch: Any) -> tuple[Any, tuple[Any, Any]]:
-        params = model.init(key)
-        return params, _loss_and_norm(jax.value_and_grad(model.loss))(params, batch)
+        params = init(key)
+        return params, _loss_and_norm(gradients)(params, batch)
 
     arguments = jax.random.key(SEED), batch
     return jax.device_get(compile_once(jax.jit(run).lower(*arguments))(*arguments))
+
+
+def _decoders(plan: Plan) -> tuple[Any, Any]:
+    """The whole batch at once, nothing rematerialized."""
+    import jax
+
+    from jaxplan.workload.decoder import Kernels, loss_function
+
+    work = plan.workload
+    assert work.model is not None
+    # a mixture's groups of tokens are the plan's, or other tokens would find no room at their experts
+    kernels = Kernels(dispatch=work.dispatch, capacity_factor=work.capacity_factor, expert_groups=plan.expert_groups)
+    dtypes = {"compute_dtype": work.compute_dtype, "parameter_dtype": work.parameter_dtype}
+    model = loss_function(work.model, work.batch, work.seq, kernels=kernels, **dtypes)
+    return model.init, jax.value_and_grad(model.loss)
+
+
+def _users(plan: Plan) -> tuple[Any, Any]:
+    """The plan's own microbatches: statistics of a batch and dropout differ between them and the whole."""
+    from jaxplan.workload.step import build
+
+    axes = tuple(replace(axis, size=1) for axis in plan.axes)
+    machine = machine_of(Attached("cpu", "cpu", 1), plan.machine, 1)
+    step = build(replace(plan, machine=machine, axes=axes), impose=False)
+    return step.model.init, step.gradients
 
 
 def _stored(plan: Plan, params: Any) -> Any:

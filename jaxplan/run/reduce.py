@@ -116,7 +116,7 @@ def _layers(shape: ModelShape, needs: Needs, by: int) -> ModelShape:
 
 def _narrow(shape: ModelShape, needs: Needs, by: int) -> ModelShape:
     ratio = shape.heads // shape.kv_heads
-    kv_heads = shape.kv_heads if needs.one_tensor else divided(shape.kv_heads, by, needs.kv_heads)
+    kv_heads = shape.kv_heads if needs.one_tensor else divided(shape.kv_heads, by, needs.kv_heads, 2)
     while kv_heads * ratio % needs.tensor:
         kv_heads += needs.kv_heads
     # queries of a key-value head are the last to go: a ratio of 2 is as grouped as one of 8

@@ -21,7 +21,7 @@ from jaxplan.workload.shape import ModelShape, Workload
 from jaxplan.workload.user import AS_WRITTEN
 
 #: Chosen: the FLOPs of a step that virtual CPU devices are given, all together. Two cores need about a second for them.
-VIRTUAL_STEP_FLOPS = 4e9
+VIRTUAL_STEP_FLOPS = 2e10
 #: Chosen: those of a step whose loss is compared with one device's.
 PARITY_STEP_FLOPS = 2e8
 SEQ_FLOOR = 32          # tokens; chosen: shorter sequences save nothing any more
