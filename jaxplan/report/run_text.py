@@ -80,7 +80,7 @@ def _training(document: Mapping[str, Any]) -> list[str]:
         allowed = parity["tolerance"]
         lines.append(
             f"Parity    {said} one device ({parity['what']}): loss {_off(parity['loss_difference'])} off (allowed "
-            f"{allowed['loss']:.0e}), gradients' norm {_off(parity['gradient_norm_difference'])} "
+            f"{allowed['loss']:.0e}), gradients' norms {_off(parity['gradient_norm_difference'])} "
             f"({allowed['gradient_norm']:.0e})"
         )
     elif losses:

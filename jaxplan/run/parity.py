@@ -1,4 +1,4 @@
-"""The plan's step against the same step on one device: loss and gradients' norm. Imports JAX when called.
+"""The plan's step against the same step on one device: loss, and every gradient's norm. Imports JAX when called.
 
 What is compared is a small step of the same roles in float32 (`scale.parity_plan`), so that what is left of a
 difference is the order of additions, not the rounding of bfloat16.
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Relative; float32's are those that every role keeps in tests (README, "What is searched").
 TOLERANCES = {"float32": {"loss": 1e-5, "gradient_norm": 1e-4}, "other": {"loss": 2**-7, "gradient_norm": 2**-5}}
+#: Chosen: an array whose gradient is a smaller part of all is compared with that part: some gradients are nothing but
+#: rounding (of a bias on keys, which softmax does not see).
+LEAST_SHARE = 1e-3
 MOST_BYTES = 4 * GIB        # chosen: of a user's parameters and gradients on one device
 
 
@@ -31,7 +34,8 @@ class Parity:
     """How far a plan's step is from one device's.
 
     Attributes:
-        loss, gradient_norm: relative differences; None where nothing was compared.
+        loss, gradient_norm: relative differences, of the gradients' norms the largest of all arrays'; None where
+            nothing was compared. array: whose that is.
         tolerance: for both, relative.
         why_not: why nothing was compared.
         what: which step was, in words.
@@ -42,6 +46,7 @@ class Parity:
     tolerance: dict[str, float] | None = None
     why_not: str = ""
     what: str = ""
+    array: str = ""
 
     @property
     def checked(self) -> bool:
@@ -63,6 +68,7 @@ class Parity:
             "tolerance": self.tolerance or {},
             "why_not": self.why_not,
             "what": self.what,
+            "array": self.array,
         }
 
 
@@ -71,7 +77,7 @@ def _json(value: float | None) -> float | None:
 
 
 def parity(plan: Plan, mesh: Mesh, compute_dtype: str) -> Parity:
-    """Loss and gradients' norm of a plan's first step, on its mesh and on one device, from the same parameters.
+    """Loss and gradients' norms of a plan's first step, on its mesh and on one device, from the same parameters.
 
     Args:
         plan: small enough for one device (`scale.parity_plan`).
@@ -97,31 +103,43 @@ def parity(plan: Plan, mesh: Mesh, compute_dtype: str) -> Parity:
             lambda leaf, like: put(leaf, like.sharding), _stored(plan, params), step.abstract_state.params
         )
         rows = jax.tree.map(lambda leaf, like: put(leaf, like.sharding), batch, step.abstract_batch)
-        both = jax.jit(_loss_and_norm(step.gradients))
+        both = jax.jit(_loss_and_norms(step.gradients))
         got = jax.device_get(compile_once(both.lower(placed, rows))(placed, rows))
-    differences = [abs(float(a) - float(b)) / abs(float(b)) if b else math.inf for a, b in zip(got, wanted, strict=True)]
-    return Parity(*differences, tolerance=tolerance, what=what)
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(step.abstract_state.params)]
+    return _differences(got, wanted, paths, tolerance, what)
 
 
-def _loss_and_norm(gradients: Any) -> Any:
+def _differences(got: Any, wanted: Any, paths: list[str], tolerance: dict[str, float], what: str) -> Parity:
+    """Both as (loss, norm of each array's gradient)."""
+    loss = abs(float(got[0]) - float(wanted[0])) / abs(float(wanted[0]))
+    ours, theirs = np.array(got[1], float), np.array(wanted[1], float)
+    base = np.maximum(theirs, LEAST_SHARE * math.hypot(*theirs))
+    apart = np.nan_to_num(np.abs(ours - theirs) / base, nan=math.inf)
+    worst = int(np.argmax(apart))
+    return Parity(loss, float(apart[worst]), tolerance, what=what, array=paths[worst])
+
+
+def _loss_and_norms(gradients: Any) -> Any:
+    import jax
+
     from jaxplan.workload.step import global_norm
 
-    def both(params: Any, batch: Any) -> tuple[Any, Any]:
+    def both(params: Any, batch: Any) -> tuple[Any, list[Any]]:
         loss, grads = gradients(params, batch)
-        return loss, global_norm(grads)
+        return loss, [global_norm(leaf) for leaf in jax.tree.leaves(grads)]
 
     return both
 
 
-def _alone(plan: Plan, batch: Any) -> tuple[Any, tuple[Any, Any]]:
-    """Parameters, loss and norm of the same step on one device."""
+def _alone(plan: Plan, batch: Any) -> tuple[Any, tuple[Any, list[Any]]]:
+    """Parameters, loss and norms of the same step on one device."""
     import jax
 
     init, gradients = _users(plan) if plan.workload.model is None else _decoders(plan)
 
-    def run(key: Any, batch: Any) -> tuple[Any, tuple[Any, Any]]:
+    def run(key: Any, batch: Any) -> tuple[Any, tuple[Any, list[Any]]]:
         params = init(key)
-        return params, _loss_and_norm(gradients)(params, batch)
+        return params, _loss_and_norms(gradients)(params, batch)
 
     arguments = jax.random.key(SEED), batch
     return jax.device_get(compile_once(jax.jit(run).lower(*arguments))(*arguments))

@@ -106,8 +106,8 @@ class RunResult:
         if parity.get("checked") and not parity["passed"]:
             found.append(
                 f"parity failed: against one device the loss is {_share(parity['loss_difference'])} off "
-                f"(allowed {parity['tolerance']['loss']:.0e}), the gradients' norm "
-                f"{_share(parity['gradient_norm_difference'])} (allowed {parity['tolerance']['gradient_norm']:.0e})"
+                f"(allowed {parity['tolerance']['loss']:.0e}), the norm of "
+                f"{parity.get('array', '')}'s gradient {_share(parity['gradient_norm_difference'])} (allowed {parity['tolerance']['gradient_norm']:.0e})"
             )
         found += [f"sharding not as planned: {line}" for line in self.events.get("compiled", {}).get("wrong", [])]
         failed = self.events.get("failed", {})
