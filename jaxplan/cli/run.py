@@ -17,16 +17,16 @@ from jaxplan.cli.stamped import new_folder, stamp, unwritable
 from jaxplan.compile.reading import COMPILER_ERRORS
 from jaxplan.errors import InputError, JaxplanError, MissingError
 from jaxplan.plan.files import read, write_whole
-from jaxplan.plan.record import PlanRecord
-from jaxplan.profile.measured import Measured, measure
+from jaxplan.profile.compare import compare as beside
+from jaxplan.profile.measured import measure
+from jaxplan.profile.measured_timeline import timeline
 from jaxplan.profile.program import text_beside
 from jaxplan.profile.trace import read as read_trace
 from jaxplan.report.run_text import run_lines
-from jaxplan.run.compared import compared, evidence_of
 from jaxplan.run.job import Request
 from jaxplan.run.process import RunProcess
 from jaxplan.run.processes import detected, explicit
-from jaxplan.run.result import FAR_BEHIND, RunResult
+from jaxplan.run.result import FAR_BEHIND, Event, RunResult
 from jaxplan.run.tokens import open_tokens
 from jaxplan.units import format_seconds
 
@@ -113,7 +113,7 @@ class Runner:
         self.result.folder = new_folder(self.logdir, stamp("run"), LOGDIR)
         return str(self.result.folder.absolute())
 
-    def tell(self, event: dict[str, Any]) -> None:
+    def tell(self, event: Event) -> None:
         """A line on standard error for what takes time; other processes than the first are silent."""
         if self.result.silent:
             return
@@ -129,7 +129,7 @@ class Runner:
         elif kind == "step":
             self.tell_step(event)
 
-    def tell_step(self, event: dict[str, Any]) -> None:
+    def tell_step(self, event: Event) -> None:
         """The first step of each phase, and then one every few seconds."""
         now, phase = time.monotonic(), event["phase"]
         if phase == self.told[0] and now - self.told[1] < TELL_EVERY_S and event["loss"] is not None:
@@ -139,38 +139,27 @@ class Runner:
         self.say(f"{PHASES[phase]:<10} step {event['number']:<4} {format_seconds(event['seconds']):>9}   loss {loss}")
 
     def profile(self) -> None:
-        """What the profile holds: the measured ledger, who is behind, the timeline."""
+        """What the profile holds: the measured ledger beside what was predicted, who is behind, the timeline."""
         result, path = self.result, self.result.profile_path
-        measured: Measured | None = None
-        if path is not None and result.folder is not None:
-            try:
-                trace = read_trace(path.parent)
-                module = text_beside(result.folder, trace.programs[trace.main].name)
-                measured = measure(trace, module, self._axes())
-            except JaxplanError as error:
-                result.notes.append(f"the profile says nothing: {error}")
-        estimated, compiled = self._evidence()
-        ledger = None
-        if measured is not None:
-            ledger = [(entry.name, entry.seconds) for entry in measured.ledger]
-            result.ledger = ledger
-            far = FAR_BEHIND * measured.step_s
-            result.stragglers = [
-                (i, device.behind_s) for i, device in enumerate(measured.devices) if device.behind_s > far
-            ]
-            result.notes += measured.notes
-        times = result.times
-        result.compared = compared(estimated, compiled, ledger, times and times.median_s)
-
-    def _axes(self) -> dict[str, int]:
-        mesh = self.result.events["plan"]["decisions"]["mesh"]
-        return {axis["axis"]: axis["size"] for axis in mesh}
-
-    def _evidence(self) -> tuple[Any, Any]:
-        """What was predicted for the machine that it ran on; nothing where that is another than the plan's."""
-        plan = self.result.events.get("plan")
-        own = plan is not None and plan["decisions"] == self.result.record.plan.decisions()
-        return evidence_of(self.result.record) if own else (None, None)
+        if path is None or result.folder is None:
+            return
+        plan = result.plan
+        try:
+            trace = read_trace(path.parent)
+            module = text_beside(result.folder, trace.programs[trace.main].name)
+            measured = measure(trace, module, plan.sizes)
+        except JaxplanError as error:
+            result.notes.append(f"the profile says nothing: {error}")
+            return
+        # on its own machine the plan's evidence predicts; of another one nothing is known
+        found = beside(measured, result.record if plan == result.record.plan else None)
+        far = FAR_BEHIND * measured.step_s
+        result.ledger = [(entry.name, entry.seconds) for entry in measured.ledger]
+        result.stragglers = [(i, one.behind_s) for i, one in enumerate(measured.devices) if one.behind_s > far]
+        result.compared = [(row.name, row.estimated_s, row.compiled_s, row.measured_s) for row in found.rows]
+        result.findings = [vars(finding) for finding in found.findings]
+        result.notes += found.notes
+        self._save("timeline.json", timeline(measured))
 
     def write(self) -> None:
         self._save("run.json", self.result.to_json())
@@ -215,7 +204,7 @@ class Runner:
             raise self.unwritten
         return 0
 
-    def error(self, failed: dict[str, Any]) -> Exception:
+    def error(self, failed: Event) -> Exception:
         """What a run's process raised, as it is told here; its own traceback goes along."""
         found: Exception
         if failed["kind"] in ERRORS:

@@ -45,7 +45,7 @@ def _speed(document: Mapping[str, Any]) -> list[str]:
     times = document["step_time_s"]
     if times is None:
         return []
-    spread = f"p10 {format_seconds(times['p10'])}, p90 {format_seconds(times['p90'])}, worst {format_seconds(times['worst'])}"
+    spread = ", ".join(f"{name} {format_seconds(times[name])}" for name in ("p10", "p90", "worst"))
     steps = f"{count_words(len(times['all']), 'step')} after {document['warmup']} to warm up"
     lines = [f"Step      {format_seconds(times['median'])} median ({spread}; {steps}), measured"]
     rate = f"Rate      {format_count(document['tokens_per_s'])} tokens/s"
@@ -66,7 +66,8 @@ def _memory(document: Mapping[str, Any]) -> list[str]:
     memory = document["memory_bytes"]
     peaks = memory["peak_per_device"]
     if peaks:
-        return [f"Memory    {format_bytes(max(peaks))} on the fullest device, {format_bytes(min(peaks))} on the emptiest"]
+        fullest, emptiest = format_bytes(max(peaks)), format_bytes(min(peaks))
+        return [f"Memory    {fullest} on the fullest device, {emptiest} on the emptiest"]
     return [f"Memory    not known: {memory['why_not']}"] if document["step_time_s"] is not None else []
 
 
@@ -93,16 +94,21 @@ def _off(difference: float | None) -> str:
 
 
 def _compared(document: Mapping[str, Any]) -> list[str]:
+    """The profiled step by what the devices spend it on."""
     rows = document["compared"]
     if not rows:
         return []
     columns = ("estimated_s", "compiled_s", "measured_s")
+    columns = tuple(name for name in columns if any(row[name] is not None for row in rows))
     head = "".join(f"{name.removesuffix('_s'):>{COLUMN}}" for name in columns)
-    lines = ["", f"{'':<{NAME}}{head}"]
-    shown = rows[:SHOWN] + rows[-1:] if len(rows) > SHOWN + 1 else rows
-    for row in shown:
+    lines = ["", f"{'A step goes to':<{NAME}}{head}"]
+    for row in rows[:SHOWN]:
         cells = "".join(f"{'-' if row[name] is None else format_seconds(row[name]):>{COLUMN}}" for name in columns)
-        lines.append(f"{row['name']:<{NAME}}{cells}")
+        lines.append(f"  {row['name']:<{NAME - 2}}{cells}")
+    if len(rows) > SHOWN:
+        lines.append(f"  and {len(rows) - SHOWN} more in run.json")
+    for finding in document["findings"]:
+        lines.append(f"{finding['title']} ({format_seconds(finding['seconds'])}): {finding['detail']}")
     return [*lines, ""]
 
 

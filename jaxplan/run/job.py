@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxplan.errors import InputError, JaxplanError
+from jaxplan.errors import JaxplanError
 from jaxplan.plan import files
 from jaxplan.plan.decisions import plan_from
 from jaxplan.plan.plan import Plan
@@ -99,8 +99,6 @@ class _Run:
         self.folder = self._folder()
         record = replace(files.read(asked.plan), plan=plan_from(asked.decisions))
         data = open_tokens(Path(asked.data)) if asked.data else None
-        if record.plan.workload.model is None and data is not None:
-            raise InputError(f"--data for {record.plan.workload.name}", "none: a program of yours says what its batch is")
         found = scaled(record.plan, self.here, self._fits(record.plan), keep_vocab=data is not None)
         plan = found.plan
         self.say("plan", decisions=plan.decisions(), scaled=found.to_json(), words=list(found.words), label=plan.label)

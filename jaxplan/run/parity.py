@@ -95,7 +95,8 @@ def parity(plan: Plan, mesh: Mesh, compute_dtype: str) -> Parity:
         step = build(plan, mesh)
         nbytes = 2 * sum(math.prod(a.shape) * a.dtype.itemsize for a in jax.tree.leaves(step.abstract_state.params))
         if nbytes > MOST_BYTES:
-            return Parity(why_not=f"one device would hold {format_bytes(nbytes)} of parameters and gradients", what=what)
+            held = f"one device would hold {format_bytes(nbytes)} of parameters and gradients"
+            return Parity(why_not=held, what=what)
         batch = whole_batch(plan, step)
         with jax.default_device(jax.local_devices()[0]):
             params, wanted = _alone(plan, batch)

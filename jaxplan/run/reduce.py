@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from jaxplan.plan.plan import divisors
 from jaxplan.plan.remat import policy
 from jaxplan.plan.sharding import STORED_OVER
 from jaxplan.workload.shape import ExpertShape, LatentAttentionShape, ModelShape
@@ -120,7 +121,7 @@ def _narrow(shape: ModelShape, needs: Needs, by: int) -> ModelShape:
     while kv_heads * ratio % needs.tensor:
         kv_heads += needs.kv_heads
     # queries of a key-value head are the last to go: a ratio of 2 is as grouped as one of 8
-    kept = [d for d in range(1, ratio + 1) if ratio % d == 0 and d % needs.group == 0 and kv_heads * d % needs.tensor == 0]
+    kept = [d for d in divisors(ratio) if d % needs.group == 0 and kv_heads * d % needs.tensor == 0]
     ratio = min((d for d in kept if d >= min(ratio, max(2, ratio // by))), default=ratio)
     width = divided(shape.head_dim, by, 2, FLOORS["head_dim"]) if needs.widths else shape.head_dim
     return replace(

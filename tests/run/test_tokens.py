@@ -54,12 +54,12 @@ def test_what_steps_read_is_checked_and_nothing_else():
     assert "4 sequences of 10 tokens, the steps read 5: it is read again" in Tokens(ids, "t").check(5, 10, 10)
     ids[37] = 10
     assert Tokens(ids, "t").check(3, 10, 10) == ""      # the fourth sequence is not read
-    with pytest.raises(InputError, match="token 10 at position 37.*ids from 0 to 9"):
+    with pytest.raises(InputError, match=r"token 10 at position 37.*ids from 0 to 9"):
         Tokens(ids, "t").check(4, 10, 10)
     ids[3] = -1
     with pytest.raises(InputError, match="token -1 at position 3"):
         Tokens(ids, "t").check(1, 10, 10)
-    with pytest.raises(InputError, match="has 41 tokens.*at least 42"):
+    with pytest.raises(InputError, match=r"has 41 tokens.*at least 42"):
         Tokens(ids, "t").check(1, 41, 10)
 
 
