@@ -115,8 +115,8 @@ class RunResult:
             loss, norm = (_share(parity[name]) for name in ("loss_difference", "gradient_norm_difference"))
             allowed = parity["tolerance"]
             found.append(
-                f"parity failed: against one device the loss is {loss} off (allowed {allowed['loss']:.0e}), the norm of "
-                f"the gradient of {parity['array']} {norm} (allowed {allowed['gradient_norm']:.0e})"
+                f"parity failed: against one device the loss is {loss} off (allowed {allowed['loss']:.0e}), the "
+                f"gradient's norm of {parity['array']} {norm} (allowed {allowed['gradient_norm']:.0e})"
             )
         found += [f"sharding not as planned: {line}" for line in self.events.get("compiled", {}).get("wrong", [])]
         failed = self.events.get("failed", {})
