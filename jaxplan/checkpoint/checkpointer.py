@@ -135,11 +135,15 @@ class Checkpointer:
             cast: take other dtypes than the saved ones.
 
         Raises:
-            InputError: a step is whole, but of another model, optimizer or dtype: the first differing arrays.
+            InputError: a step is whole, but of another model, optimizer or dtype: the first differing arrays; or it may
+                not be read; or there is no such step.
             CheckpointError: steps are there and none can be used; nothing was moved.
         """
         self.wait()
-        asked = [step] if step is not None else self._shared(self.steps())[::-1]
+        there = self._shared(self.steps())
+        if step is not None and step not in there:
+            raise InputError(f"step {step} of {self.folder.path}", f"one of the steps {listed(there)}")
+        asked = there[::-1] if step is None else [step]
         passed: list[tuple[int, str]] = []
         for candidate in asked:
             try:
@@ -147,8 +151,8 @@ class Checkpointer:
             except DamagedError as error:
                 passed.append((candidate, str(error)))
                 continue
-            self._move_away(passed)
-            return Restored(found.step, found.state, found.record, tuple(passed), found.notes)
+            notes = (*found.notes, *self._move_away(passed))
+            return Restored(found.step, found.state, found.record, tuple(passed), notes)
         if not passed:
             return None
         said = listed([f"step {number}: {why}" for number, why in passed])
@@ -159,12 +163,15 @@ class Checkpointer:
 
         Raises:
             InputError: there is no such step that is good.
+            CheckpointError: the later ones cannot be moved.
         """
         self.wait()
         if step not in self.good_steps():
             raise InputError(f"step {step} to roll back to", f"one of the good steps {self.good_steps()}")
         later = [(number, f"{why} to step {step}") for number in self._shared(self.steps()) if number > step]
-        self._move_away(later)
+        problems = self._move_away(later)
+        if problems:
+            raise CheckpointError(f"not rolled back: {listed(problems)}")
         return [number for number, _ in later]
 
     def steps(self) -> list[int]:
@@ -264,16 +271,21 @@ class Checkpointer:
             self.folder.clean()
         self._cleaned = True
 
-    def _move_away(self, steps: list[tuple[int, str]]) -> None:
+    def _move_away(self, steps: list[tuple[int, str]]) -> list[str]:
+        """Moves steps to quarantine; says which cannot be moved: a full disk must not stop a restore."""
+        problems: list[str] = []
         if not steps or self._read_only:
-            return
-        if jax.process_index() == 0:
-            for step, why in steps:
+            return problems
+        for step, why in steps if jax.process_index() == 0 else ():
+            try:
                 self.folder.quarantine(step, why)
+            except OSError as error:
+                problems.append(f"step {step} cannot be moved away: {first_line(error)}")
         if jax.process_count() > 1:
             from jax.experimental import multihost_utils
 
             multihost_utils.sync_global_devices("jaxplan: steps moved away")
+        return problems
 
     def _shared(self, steps: list[int]) -> list[int]:
         """The first process's answer, on every process: a shared file system need not show all the same at once."""

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 REPEATED = ("_SignalingThread.run() raised", "Handler Commit operations or the Commit")
-LOOP_CLOSED = "Event loop is closed"        # said by every read that was on its way when the first one failed
+# said by every read that was on its way when the first one failed, each with a page of its storage's settings
+BESIDE = ("Event loop is closed", "Encountered error while reading array")
 
 
 class _Repeated(logging.Filter):
@@ -28,5 +29,5 @@ def quieten() -> None:
 
 
 def _hook(before: Callable[[Any], Any], unraisable: Any) -> None:
-    if LOOP_CLOSED not in str(unraisable.exc_value):
+    if not any(text in str(unraisable.exc_value) for text in BESIDE):
         before(unraisable)

@@ -51,10 +51,15 @@ def read_record(folder: Folder, step: int) -> StepRecord:
     """What was saved beside the arrays.
 
     Raises:
-        DamagedError: the step is empty, was never committed, has no digests, or its record is damaged.
+        DamagedError: the step is gone or empty, was never committed, has no digests, or its record is damaged.
+        InputError: it may not be read.
     """
     path = folder.step(step)
-    if not any(path.iterdir()):
+    try:
+        empty = not any(path.iterdir())
+    except (FileNotFoundError, NotADirectoryError) as error:    # retention of another process was faster
+        raise DamagedError("it is no folder, or gone") from error
+    if empty:
         raise DamagedError("the folder is empty")
     if not (path / RECORD).exists():
         written = (path / COMMITTED).exists()
@@ -62,6 +67,8 @@ def read_record(folder: Folder, step: int) -> StepRecord:
     try:
         data = ocp.JsonCheckpointHandler().restore(path / RECORD, args=ocp.args.JsonRestore())
         record = from_json(data)
+    except PermissionError as error:
+        raise _forbidden(folder, step) from error
     except (ValueError, OSError, KeyError, TypeError) as error:
         raise DamagedError(f"its record cannot be used: {first_line(error)}") from error
     if record.step != step:
@@ -106,10 +113,11 @@ def proven(folder: Folder, step: int, target: Any, cast: bool) -> Restored:
 def _compare(record: StepRecord, asked: Flat, cast: bool) -> None:
     different = differences(record, asked.leaves, cast=cast)
     if different:
+        dtypes_only = not differences(record, asked.leaves, cast=True)
         raise InputError(
-            f"step {record.step} was saved from another state: {listed(different)}",
+            f"step {record.step} was saved from another state: {listed(different, 3)}",
             "the model, optimizer and dtypes that it was saved with",
-            "cast=True, if only dtypes differ and the change is meant",
+            "cast=True, if the change of dtype is meant" if dtypes_only else "",
         )
 
 
@@ -128,16 +136,22 @@ def _read(folder: Folder, step: int, record: StepRecord, asked: Flat) -> Flat:
         arguments = ocp.args.StandardRestore(asked.tree(abstract))
         found = flat(ocp.StandardCheckpointHandler().restore(folder.step(step) / STATE, args=arguments))
         problem = _misplaced(found, abstract)
-    except (MemoryError, PermissionError):
+    except MemoryError:
         raise
     except Exception as error:
-        if "RESOURCE_EXHAUSTED" in str(error):
+        if "RESOURCE_EXHAUSTED" in str(error):      # the devices' memory, or open files: the checkpoint may be good
             raise
+        if isinstance(error, PermissionError) or "PERMISSION_DENIED" in str(error):
+            raise _forbidden(folder, step) from error
         problem = f"its arrays cannot be read: {first_line(error)}"
     problem = agree(problem)
     if problem or found is None:
         raise DamagedError(problem or "no arrays")
     return found
+
+
+def _forbidden(folder: Folder, step: int) -> InputError:
+    return InputError(f"{folder.step(step)} may not be read: permission denied", "files that this user may read")
 
 
 def _misplaced(found: Flat, abstract: list[jax.ShapeDtypeStruct]) -> str | None:

@@ -20,6 +20,7 @@ from jaxplan.cli.console import open_missing_streams, unwritable
 from jaxplan.cli.doctor import doctor
 from jaxplan.cli.explain import explain
 from jaxplan.cli.goodput import goodput
+from jaxplan.cli.recover import recover
 from jaxplan.cli.run import run
 from jaxplan.cli.search import INTERRUPTED, search
 from jaxplan.cli.validate import validate
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (search, check, explain, run, calibrate, compare, goodput, validate, catalog, doctor):
+for command in (search, check, explain, run, recover, calibrate, compare, goodput, validate, catalog, doctor):
     app.command()(command)
 
 

@@ -129,6 +129,42 @@ def test_damage_falls_back_and_is_moved_not_deleted(saved, target, name):
     assert saved.restore(target).step == 2
 
 
+def test_a_step_that_is_asked_for_is_that_or_an_error(saved, target):
+    assert bits(saved.restore(target, 1).state) == bits(state_of(1))
+    with pytest.raises(InputError, match=r"step 7 of .*one of the steps 1; 2"):
+        saved.restore(target, 7)
+    shutil.rmtree(folder(saved) / "2" / "state")
+    with pytest.raises(CheckpointError, match="step 2: its arrays"):
+        saved.restore(target, 2)
+    assert saved.steps() == [1, 2]
+
+
+def test_what_may_not_be_read_is_not_taken_for_damaged(saved, target, monkeypatch):
+    def forbidden(self, path, args):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(ocp.JsonCheckpointHandler, "restore", forbidden)
+    with pytest.raises(InputError, match="may not be read"):
+        saved.restore(target)
+    monkeypatch.undo()
+    monkeypatch.setattr(ocp.StandardCheckpointHandler, "restore", forbidden)
+    with pytest.raises(InputError, match="may not be read"):
+        saved.restore(target)
+    assert saved.steps() == [1, 2]
+
+
+def test_a_full_disk_does_not_stop_a_restore(saved, target, monkeypatch):
+    def full(self, step, why):
+        raise OSError(28, "No space left on device")
+
+    (folder(saved) / "3").mkdir()
+    monkeypatch.setattr(type(saved.folder), "quarantine", full)
+    found = saved.restore(target)
+    assert found.step == 2 and "step 3 cannot be moved away" in found.notes[0]
+    with pytest.raises(CheckpointError, match="not rolled back"):
+        saved.rollback(1)
+
+
 def test_where_no_step_can_be_used_nothing_is_moved(saved, target):
     for step in (1, 2):
         flip(array_file(folder(saved) / str(step)), 4000)
