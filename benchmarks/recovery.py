@@ -186,13 +186,13 @@ def kills(count: int, folder: Path) -> str:
             if last:        # killed before: one interval and the save in flight may be done again
                 replayed.append(last - (started.resumed_at or 0))
                 resumed += replayed[-1] <= 2 * EVERY
-            if not started.events or started.events[-1]["event"] != "step":
+            if not started.events or started.events[-1]["event"] not in ("step", "done"):
                 wrong.append(started.said)
-            end = time.monotonic() + draw.uniform(0, FROM_FIRST_STEP_S)
-            found += _until(stage, end)
-            stage.worker.kill()
-            done += 1
-            found.append(stage.worker.listen(SILENCE_S))
+            if not started.done:        # else the last step was saved, and the process waits
+                found += _until(stage, time.monotonic() + draw.uniform(0, FROM_FIRST_STEP_S))
+                stage.worker.kill()
+                done += 1
+                found.append(stage.worker.listen(SILENCE_S))
             in_save += any(Path(order.folder).glob("*.orbax-checkpoint-tmp"))
             losses = {k: v for came in found for k, v in came.losses.items()}
             states = {k: v for came in found for k, v in came.digests.items()}

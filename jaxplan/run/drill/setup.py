@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,16 +10,18 @@ from typing import Any
 
 import jax
 
+from jaxplan.errors import InputError
 from jaxplan.plan.plan import MeshAxis, Plan
 from jaxplan.run.attached import machine_of
 from jaxplan.run.batches import BatchOf, batches
 from jaxplan.run.drill.orders import Order
-from jaxplan.run.scale import Scaled, affordable, scaled
+from jaxplan.run.scale import VIRTUAL_STEP_FLOPS, Scaled, affordable, scaled
 from jaxplan.run.train import SEED, attached, compile_once, mesh_of
 from jaxplan.workload.step import TrainStep, build
 
-#: Chosen: FLOPs of a step in the drill. What a fault does to a checkpoint does not depend on the model's size.
-STEP_FLOPS = 2e8
+#: Chosen: FLOPs of a step in the drill, the first that a model of the plan's structure can have. What a fault does to a
+#: checkpoint does not depend on the model's size.
+STEP_FLOPS = (2e8, 1e9, VIRTUAL_STEP_FLOPS, 2e10)
 DATA_STEPS = 1024       # chosen: longer than any drill, so that no batch comes twice
 
 
@@ -64,7 +67,11 @@ def reduced(asked: Plan) -> Scaled:
     Raises:
         InputError: the plan cannot be cut to what is attached.
     """
-    return scaled(asked, attached(), lambda plan: affordable(plan, STEP_FLOPS))
+    here = attached()
+    for limit in STEP_FLOPS[:-1]:
+        with contextlib.suppress(InputError):       # no model of the plan's structure is as small
+            return scaled(asked, here, lambda plan, most=limit: affordable(plan, most))
+    return scaled(asked, here, lambda plan: affordable(plan, STEP_FLOPS[-1]))
 
 
 def program(asked: Plan, order: Order) -> Program:
