@@ -108,27 +108,37 @@ def shares(
         first: int[steps], begin of the device's first operation of each step.
     """
     bounds = np.unique(np.concatenate([start, end, windows.reshape(-1), first]))
-    begin, stop = np.searchsorted(bounds, start), np.searchsorted(bounds, end)
     span = np.diff(bounds).astype(float)
-    counts = np.zeros((len(group), bounds.size))
-    np.add.at(counts, (label, begin), 1)
-    np.add.at(counts, (label, stop), -1)
-    counts = np.cumsum(counts, axis=1)[:, :-1]
-    free = np.ones(span.size)
-    part = np.zeros((len(group) + 2, span.size))
-    computing = np.zeros(span.size)
-    for one in Class:
-        rows = [i for i, belongs in enumerate(group) if belongs is one]
-        total = counts[rows].sum(axis=0)
-        part[rows] = free * counts[rows] / np.maximum(total, 1)
-        if one is Class.COMPUTE:
-            computing = (total > 0) * span
-        free = free * (total <= 0)
     step = np.searchsorted(windows[:, 0], bounds[:-1], side="right") - 1
     inside = (step >= 0) & (bounds[:-1] < windows[np.maximum(step, 0), 1])
     waiting = bounds[:-1] < first[np.maximum(step, 0)]
-    part[-2], part[-1] = free * waiting, free * ~waiting
-    by_step = np.stack(
-        [np.bincount(step[inside], weights=(row * span)[inside], minlength=len(windows)) for row in part], axis=1
-    )
+    by_step = np.zeros((len(windows), len(group) + 2))
+
+    def give(column: int, time: np.ndarray) -> None:
+        by_step[:, column] = np.bincount(step[inside], weights=time[inside], minlength=len(windows))
+
+    free = span.copy()      # of each stretch between two bounds what nobody has yet
+    computing = np.zeros(span.size)
+    begin, stop = np.searchsorted(bounds, start), np.searchsorted(bounds, end)
+    for one in Class:
+        active = {
+            row: _active(begin[label == row], stop[label == row], span.size)
+            for row, belongs in enumerate(group)
+            if belongs is one
+        }
+        total = sum(active.values(), np.zeros(span.size, np.int32))
+        each = free / np.maximum(total, 1)
+        for row, count in active.items():
+            give(row, count * each)
+        if one is Class.COMPUTE:
+            computing = (total > 0) * span
+        free = free * (total == 0)
+    give(len(group), free * waiting)
+    give(len(group) + 1, free * ~waiting)
     return Shares(by_step, bounds, np.concatenate([[0.0], np.cumsum(computing)]))
+
+
+def _active(begin: np.ndarray, stop: np.ndarray, count: int) -> np.ndarray:
+    """int32[count]: how many stretches, from bound `begin` to bound `stop` each, cover every one of the smallest."""
+    change = np.bincount(begin, minlength=count + 1) - np.bincount(stop, minlength=count + 1)
+    return np.cumsum(change, dtype=np.int32)[:-1]

@@ -8,6 +8,7 @@ from jaxplan.report.words import count_words, decision_words, seconds_change, si
 from jaxplan.units import GB, format_bytes, format_seconds, significant
 
 SHOWN_OPERATIONS, SHOWN_COLLECTIVES, SHOWN_DEVICES = 8, 10, 3
+SHOWN_PARTS = 3     # of a path, whose begin is mostly the same
 UNKNOWN = 0.01      # share of the operations' time that is worth a word
 
 
@@ -109,7 +110,7 @@ def _operations(found: Comparison, width: int) -> list[str]:
     for one in operations[:SHOWN_OPERATIONS]:
         share = one.seconds / found.measured.step_s
         kind = f"{one.kind} {'+'.join(one.axes)}".strip()
-        where = one.source or one.op_name
+        where = "/".join((one.source or one.op_name).split("/")[-SHOWN_PARTS:])
         rows.append([one.name, kind, f"{one.executions:,.3g}", format_seconds(one.seconds), f"{share:.1%}", where])
     lines = columns(rows, width, right=(2, 3, 4))
     if found.measured.unknown > UNKNOWN:
