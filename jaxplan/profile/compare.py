@@ -44,6 +44,9 @@ class Collective:
     compiled: Traffic | None
     measured: CollectiveTime | None
 
+    def predicted(self, tier: str) -> Traffic | None:
+        return {"estimated": self.estimated, "compiled": self.compiled}.get(tier)
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxplan.errors import InputError
 from jaxplan.profile.readers.form import EXECUTIONS, STEPS_LINE, main_program
-from jaxplan.profile.xplane import Space
+from jaxplan.profile.xplane import PS, Space
 from jaxplan.units import format_seconds
 
 COMPILE = "backend_compile"       # JAX's own mark on the host's thread (jax 0.10.2)
@@ -57,7 +57,7 @@ def about_compiles(spaces: Sequence[Space], windows_ps: np.ndarray, steps: Seque
                 at = int(plane.start_ps[event])
                 inside = np.flatnonzero((windows_ps[host, :, 0] <= at) & (at < windows_ps[host, :, 1]))
                 for row in inside.tolist():
-                    found[steps[row]] = found.get(steps[row], 0.0) + float(plane.duration_ps[event]) * 1e-12
+                    found[steps[row]] = found.get(steps[row], 0.0) + float(plane.duration_ps[event]) * PS
     if not found:
         return []
     told = ", ".join(f"{step} ({format_seconds(spent)})" for step, spent in list(found.items())[:3])

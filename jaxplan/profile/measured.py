@@ -18,7 +18,8 @@ from jaxplan.profile.kinds import Class, Kind, Kinds, by_name
 from jaxplan.profile.ledger import HOST, IDLE, Segments, Shares, segments, shares
 from jaxplan.profile.program import module_of
 from jaxplan.profile.readers.form import NO_STEP
-from jaxplan.profile.trace import PS, Trace
+from jaxplan.profile.trace import Trace
+from jaxplan.profile.xplane import PS
 
 __all__ = ["CollectiveTime", "DeviceTime", "Measured", "OperationTime", "measure"]
 

@@ -15,7 +15,7 @@ from jaxplan.compile.events import Event, Node, document
 from jaxplan.profile.figures import Measured
 from jaxplan.profile.kinds import LOOP, Class, Kind
 from jaxplan.profile.ledger import segments, shares
-from jaxplan.profile.trace import PS
+from jaxplan.profile.xplane import PS
 
 
 def timeline(measured: Measured, device: int = 0, step: int | None = None) -> dict[str, Any]:

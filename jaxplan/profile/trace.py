@@ -18,11 +18,10 @@ from jaxplan.profile.faults import about_compiles, about_files, about_programs, 
 from jaxplan.profile.messages import WireError
 from jaxplan.profile.readers import cpu, gpu, tpu
 from jaxplan.profile.readers.form import NO_STEP, Codes, HostTrace, main_program
-from jaxplan.profile.xplane import ABSENT, SUFFIX, Space, load
+from jaxplan.profile.xplane import ABSENT, PS, SUFFIX, Space, load
 
 __all__ = ["Device", "Program", "Trace", "read"]
 
-PS = 1e-12
 TRACKS_OF_A_HOST = 1 << 20
 COLUMNS = ("device", "track", "beside", "step", "name", "hint", "program", "start_ps", "duration_ps", "named")
 METADATA = "/host:metadata"

@@ -24,6 +24,7 @@ ABSENT = -(1 << 63)       # of a statistic that an event does not have, and of a
 _PLANE, _ERROR, _WARNING, _HOSTNAME = 1, 2, 3, 4    # fields of XSpace
 _LINE, _EVENT_METADATA, _STAT_METADATA, _PLANE_STAT = 3, 4, 5, 6
 _DOUBLE, _UINT, _INT, _TEXT, _BYTES, _REFERENCE = 2, 3, 4, 5, 6, 7      # fields of XStat that hold its value
+PS = 1e-12                  # seconds
 _PS_PER_NS = 1000
 _MOST_NS = (1 << 63) - 1
 

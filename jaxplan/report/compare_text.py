@@ -73,7 +73,7 @@ def _findings(found: Comparison, width: int) -> list[str]:
 
 
 def _collectives(found: Comparison, width: int) -> list[str]:
-    shown = [one for one in found.collectives if one.measured is not None or _predicted(one, found.tier) is not None]
+    shown = [one for one in found.collectives if one.measured is not None or one.predicted(found.tier) is not None]
     if not shown:
         return []
     tier = [found.tier] if found.tier else []
@@ -87,12 +87,8 @@ def _collectives(found: Comparison, width: int) -> list[str]:
     return [*lines, "  measured from begin to end, waiting for late devices included"]
 
 
-def _predicted(one: Collective, tier: str):
-    return {"estimated": one.estimated, "compiled": one.compiled}.get(tier)
-
-
 def _collective(one: Collective, tier: str) -> list[str]:
-    predicted, measured = _predicted(one, tier), one.measured
+    predicted, measured = one.predicted(tier), one.measured
     told = [_seconds(None if predicted is None else predicted.seconds)] if tier else []
     nbytes = measured.nbytes if measured is not None and measured.nbytes else predicted.nbytes if predicted else 0.0
     cells = [one.kind, "+".join(one.axes) or "?"]

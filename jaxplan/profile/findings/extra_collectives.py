@@ -20,7 +20,8 @@ def find(compared: Compared) -> Iterator[Finding]:
     axes = dict.fromkeys(one.axes for one in compared.collectives if one.axes)
     for along in axes:
         members = [one for one in compared.collectives if one.axes == along]
-        before = sum(getattr(one, compared.tier).nbytes for one in members if getattr(one, compared.tier) is not None)
+        foreseen = [one.predicted(compared.tier) for one in members]
+        before = sum(one.nbytes for one in foreseen if one is not None)
         own = [one.measured for one in members if one.measured is not None]
         moved, exposed = sum(one.nbytes for one in own), sum(one.exposed_s for one in own)
         if moved > MORE * before and worth(exposed, compared):

@@ -18,7 +18,7 @@ def find(compared: Compared) -> Iterator[Finding]:
     if not compared.tier or compared.elsewhere:
         return
     for one in compared.collectives:
-        predicted, measured = getattr(one, compared.tier), one.measured
+        predicted, measured = one.predicted(compared.tier), one.measured
         if predicted is None or measured is None or not predicted.seconds:
             continue
         more = measured.seconds - predicted.seconds
