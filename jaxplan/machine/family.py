@@ -164,11 +164,18 @@ class Family:
         """(chips of one NVLink domain, what must be said aloud)."""
         if self.domain_chips <= self.chips_per_host:
             return per_host, ()
-        if chips <= self.domain_chips or chips % self.domain_chips == 0:
-            return min(chips, self.domain_chips), ()
-        sizes = range(self.domain_chips, per_host - 1, -1)
-        domain = next(n for n in sizes if n % per_host == 0 and chips % n == 0)
-        return domain, (
-            f"{chips} chips are not whole domains of {self.domain_chips}: "
-            f"taken as {chips // domain} domains of {domain}",
-        )
+        return even_domain(chips, per_host, self.domain_chips)
+
+
+def even_domain(chips: int, per_host: int, largest: int) -> tuple[int, tuple[str, ...]]:
+    """(chips of one NVLink domain, what must be said aloud), where all domains have whole hosts and are equal.
+
+    Args:
+        largest: chips of a whole domain.
+    """
+    if chips <= largest or chips % largest == 0:
+        return min(chips, largest), ()
+    domain = next(n for n in range(largest, per_host - 1, -1) if n % per_host == 0 and chips % n == 0)
+    return domain, (
+        f"{chips} chips are not whole domains of {largest}: taken as {chips // domain} domains of {domain}",
+    )

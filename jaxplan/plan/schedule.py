@@ -141,3 +141,20 @@ def reason(name: str, stages: int, microbatches: int, repeats: int, layers: int)
         raise ValueError(f"stages, microbatches, repeats and layers must be at least 1, got {counts}")
     broken = (rule.broken for rule in _RULES if rule.asked_of(asked) and not rule.holds(*counts))
     return next(broken, "")
+
+
+def layer_order(layers: int, stages: int, repeats: int = 1) -> tuple[int, ...]:
+    """The layer of the model at each stored index: stored (s R + r) l + k is layer (r p + s) l + k.
+
+    Weights of a model in its own order are put into a plan's by `weights[numpy.array(order)]`; without repeats the
+    two orders are the same.
+
+    Raises:
+        ValueError: stages x repeats do not divide the layers.
+    """
+    if layers % (stages * repeats):
+        raise ValueError(f"expected layers in multiples of stages x repeats = {stages * repeats}, got {layers}")
+    chunk = layers // (stages * repeats)
+    return tuple(
+        (r * stages + s) * chunk + k for s in range(stages) for r in range(repeats) for k in range(chunk)
+    )

@@ -8,7 +8,7 @@ GPipe for R = 1 (Huang et al. 2019, arXiv:1811.06965, section 2.3), looped and b
 first, where they are the next repeat's input or a result. Bubbles compute on the first microbatch or on what bubbles
 made of it: finite where the model is, and never part of a result, so that their cotangents are zeros.
 
-Layers are stored stage by stage (`layer_order`): a stage's chunks are contiguous in its shard.
+Layers are stored stage by stage (`plan.schedule.layer_order`): a stage's chunks are contiguous in its shard.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from jax.typing import DTypeLike
 
 from jaxplan.errors import InputError
 from jaxplan.plan.remat import POLICIES
+from jaxplan.plan.schedule import layer_order as layer_order
 from jaxplan.workload.checkpoint import scan_layers
 from jaxplan.workload.layout import Layout, Names
 from jaxplan.workload.shape import ModelShape
@@ -39,23 +40,6 @@ Block = Callable[[Stream, Weights, Rotary], Stream]
 STAGE = "stage"
 STREAM = ("batch", "seq", "embed")
 SLICED = ("dynamic_slice", "squeeze")       # how a layer's weights are taken from their stack
-
-
-def layer_order(layers: int, stages: int, repeats: int = 1) -> tuple[int, ...]:
-    """The layer of the model at each stored index: stored (s R + r) l + k is layer (r p + s) l + k.
-
-    Weights of a model in its own order are put into a plan's by `weights[numpy.array(order)]`; without repeats the
-    two orders are the same.
-
-    Raises:
-        ValueError: stages x repeats do not divide the layers.
-    """
-    if layers % (stages * repeats):
-        raise ValueError(f"expected layers in multiples of stages x repeats = {stages * repeats}, got {layers}")
-    chunk = layers // (stages * repeats)
-    return tuple(
-        (r * stages + s) * chunk + k for s in range(stages) for r in range(repeats) for k in range(chunk)
-    )
 
 
 @dataclass(frozen=True, eq=False)
