@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from jaxplan.cli.console import console, print_json
+from jaxplan.cli.degraded import LOST, degraded_report, parse_lost
 from jaxplan.cli.goodput_flags import Flags, checked
 from jaxplan.cli.goodput_inputs import report_of
 from jaxplan.cli.stamped import new_folder, stamp
 from jaxplan.errors import InputError
 from jaxplan.goodput.assessment import KINDS
 from jaxplan.plan.files import read, save
+from jaxplan.report.degraded_text import degraded_lines
 from jaxplan.report.goodput import goodput_json
 from jaxplan.report.goodput_text import goodput_lines
 
@@ -59,6 +63,11 @@ def goodput(
     repair: Annotated[str | None, typer.Option(help="until a failed node is back: 24h")] = None,
     weibull: Annotated[float | None, typer.Option(help="shape of bursts of failures, simulated beside")] = None,
     seed: Annotated[int, typer.Option(help="of the simulation")] = 0,
+    degraded: Annotated[
+        bool, typer.Option("--degraded", help="also plans for what is left when hosts or slices are missing")
+    ] = False,
+    lost: Annotated[str, typer.Option(help="with --degraded: how many are missing")] = LOST,
+    no_compile: Annotated[bool, typer.Option("--no-compile", help="with --degraded: estimates alone")] = False,
     out: Annotated[
         Path | None, typer.Option(help=f"a new folder below it for the result (default: beside the plan, or {RUNS})")
     ] = None,
@@ -76,18 +85,31 @@ def goodput(
         tokens=tokens, price=price, spares=spares, spares_probability=spares_probability, repair=repair,
         weibull=weibull, seed=seed,
     )
-    report = report_of(flags, read(plan) if plan is not None else None, plan)
+    missing, record = parse_lost(lost), read(plan) if plan is not None else None
+    if degraded and record is None:
+        raise InputError("--degraded without a plan", "a plan.json", "`jaxplan search`, which writes one")
+    report = report_of(flags, record, plan)
     document = checked(lambda: goodput_json(report))
     path = _place(plan, out)
     save(path, json.dumps(document, indent=1) + "\n")
+    stdout = console(sys.stdout)
+    if not as_json:
+        _print(stdout, goodput_lines(report, stdout.width))
+    if degraded and record is not None:
+        found = degraded_report(record, path, report, missing, compile_ahead=not no_compile)
+        document["degraded"] = found.to_json()
+        save(path, json.dumps(document, indent=1) + "\n")
+        if not as_json:
+            _print(stdout, degraded_lines(found, stdout.width))
     if as_json:
         print_json(document)
-    else:
-        stdout = console(sys.stdout)
-        for line in goodput_lines(report, stdout.width):
-            stdout.print(line, markup=False)
     console(sys.stderr).print(f"Written to {path}", markup=False)
     return 0
+
+
+def _print(stdout: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        stdout.print(line, markup=False)
 
 
 def _place(plan: Path | None, out: Path | None) -> Path:

@@ -38,12 +38,12 @@ def unit_of(machine: Machine) -> Unit:
     return Unit("size", machine.hosts, 1)
 
 
-def without(machine: Machine, lost: int, family: Family) -> Machine | None:
+def without(machine: Machine, lost: int, family: Family | None) -> Machine | None:
     """The machine without so many units; None where nothing is left.
 
     Args:
         lost: units (`unit_of`); of a single slice: steps down to smaller slices.
-        family: that the machine was made from; asked about smaller slices alone.
+        family: that the machine was made from; asked about smaller slices alone, of which there are none without it.
     """
     if lost < 0:
         raise ValueError(f"lost must be at least 0, got {lost}")
@@ -77,9 +77,9 @@ def _fewer_slices(machine: Machine, lost: int) -> Machine:
     return replace(fewer, name=f"{machine.chip.id} {fewer.mesh}")
 
 
-def _smaller_slice(machine: Machine, lost: int, family: Family) -> Machine | None:
-    if family.slices is None:
-        raise ValueError(f"{machine.name} is a TPU slice, its family {family.id} has none")
+def _smaller_slice(machine: Machine, lost: int, family: Family | None) -> Machine | None:
+    if family is None or family.slices is None:
+        return None
     smaller = smaller_slices(machine.shape, family.slices)
     return family.machine(smaller[lost - 1]) if lost <= len(smaller) else None
 

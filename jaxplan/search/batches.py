@@ -1,4 +1,4 @@
-"""Global batches that a machine can divide, and what another batch asks of the optimizer and of the data. No JAX here."""
+"""Global batches that a machine can divide, and what another batch does to the learning rate. No JAX here."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class LearningRate:
 
     @property
     def square_root(self) -> float:
-        """sqrt(k): keeps the variance of the update (Krizhevsky 2014); what the SDE of Adam asks for (Malladi et al. 2022).
+        """sqrt(k): keeps the variance of the update (Krizhevsky 2014).
 
-        Malladi et al. scale with it 1 - beta1 and 1 - beta2 by k, and epsilon by 1 / sqrt(k).
+        For Adam Malladi et al. 2022 derive it, and scale with it 1 - beta1 and 1 - beta2 by k, epsilon by 1 / sqrt(k).
         """
         return math.sqrt(self.ratio)
 
@@ -53,12 +53,13 @@ class Divisible:
 
     Attributes:
         nearest: that any mesh divides; the lower of two at the same distance.
-        above: the smallest that any mesh divides and that is not smaller: what rows of padding fill up to.
+        above: those that rows of padding can fill up to, ascending: the next multiple of each divisor. The more parts
+            a mesh cuts a batch into, the more padding, and the less it needs of other axes.
         whole: the nearest multiple of all devices, each of which then has rows of its own.
     """
 
     nearest: int
-    above: int
+    above: tuple[int, ...]
     whole: int
 
 
@@ -98,7 +99,7 @@ def divisible(batch: int, divisors: Iterable[int], devices: int) -> Divisible:
     above = [-(-batch // n) * n for n in parts]
     return Divisible(
         nearest=min([*below, *above], key=lambda b: (abs(b - batch), b)),
-        above=min(above),
+        above=tuple(sorted(set(above))),
         whole=min(_around(batch, devices), key=lambda b: (abs(b - batch), b)),
     )
 

@@ -1,4 +1,4 @@
-"""How training goes on when a part of its machine is gone: the ways to keep, or nearly keep, the global batch. No JAX here.
+"""How training goes on when a part of its machine is gone: ways to keep, or nearly keep, the global batch. No JAX here.
 
 Every way is a machine and a workload, which the same search as ever takes: fewer replicas and more accumulation are
 candidates of it like any other. Only plans that a checkpoint of the running plan can be restored to are searched: the
@@ -70,8 +70,10 @@ class Way:
         return None if self.rows == batch else LearningRate(self.rows / batch)
 
 
-def ways(workload: Workload, table: Table, left: Machine, family: Family) -> tuple[Way, ...]:
+def ways(workload: Workload, table: Table, left: Machine, family: Family | None) -> tuple[Way, ...]:
     """All ways, those that keep the batch first; one alone where the batch is kept on every chip.
+
+    Of the kind `padded` there may be several, of which the fastest is wanted.
 
     Args:
         left: the machine without what is lost.
@@ -92,14 +94,14 @@ def ways(workload: Workload, table: Table, left: Machine, family: Family) -> tup
     parts = row_divisors(workload, table, left)
     if parts:
         near = divisible(batch, parts, left.devices)
-        found.append(way("padded", left, near.above, batch))
+        found += [way("padded", left, above, batch) for above in near.above]
         found.append(way("nearest", left, near.nearest, near.nearest))
         if near.whole != near.nearest:
             found.append(way("whole", left, near.whole, near.whole))
     return tuple(found)
 
 
-def _largest_that_divides(workload: Workload, table: Table, left: Machine, family: Family) -> Machine | None:
+def _largest_that_divides(workload: Workload, table: Table, left: Machine, family: Family | None) -> Machine | None:
     """The largest part of a machine that divides the batch on all of its chips."""
     lost = 1
     while (fewer := without(left, lost, family)) is not None:
