@@ -11,6 +11,7 @@ from pathlib import Path
 from jaxplan.cli.advice import changes_that_fit
 from jaxplan.cli.degraded_search import Running, running_plan, say, search_ways
 from jaxplan.cli.degraded_time import strategies
+from jaxplan.cli.request import as_it_is_now
 from jaxplan.compile.tiers import Tiers
 from jaxplan.errors import InputError, JaxplanError
 from jaxplan.machine import catalogue
@@ -23,14 +24,17 @@ from jaxplan.report.goodput import GoodputReport
 from jaxplan.search.degraded import ways
 
 LOST = "1,2"
-NOTES = (
+AHEAD = (
     "A plan that was compiled ahead is known to compile and to fit, and `jaxplan check` answers it from jaxplan's "
     "cache. Its executable lies in no cache of the job's: give the job a jax_compilation_cache_dir that all hosts see, "
     "and run a step of each plan once on that many hosts; a start without that compiles for about as long as the table "
-    "says.",
+    "says."
+)
+NO_COMPILER = "The target's compiler is not installed here: times and memory are estimates."
+LONG_RUN = (
     "Nodes in repair follow Erlang's distribution, the mean being failures times repair, whatever the repairs' own "
     "(Erlang 1917; without an end it is Poisson's, Palm's theorem). The job stops where more are missing than it has "
-    "plans for.",
+    "plans for."
 )
 OF_UNIT = {
     "host": (),
@@ -70,12 +74,11 @@ def degraded_report(
     Raises:
         InputError: the workload cannot be traced, or the folder cannot be written.
     """
-    question = goodput.assessment.question
-    unit, cases, notes, stopped = unit_of(record.plan.machine), [], [], ""
+    record, question = as_it_is_now(record), goodput.assessment.question
+    unit, cases, stopped = unit_of(record.plan.machine), [], ""
     with Tiers(record.plan.machine, 1) as tiers:
         running = running_plan(record, path, tiers, compile_ahead)
-        if compile_ahead and running.compiled is None:
-            notes.append("The target's compiler is not installed here: times and memory are estimates.")
+        notes = [AHEAD if running.compiled is not None else NO_COMPILER] if compile_ahead else []
         try:
             for case in _cases(running, lost, tiers, compile_ahead):
                 cases.append(case)
@@ -89,7 +92,7 @@ def degraded_report(
         swap=running.compiled,
         cases=tuple(cases),
         strategies=strategies(record.plan, cases, question),
-        notes=(*notes, *OF_UNIT[unit.word], *NOTES),
+        notes=(*notes, *OF_UNIT[unit.word], LONG_RUN),
         stopped=stopped,
     )
 

@@ -115,7 +115,10 @@ def _search(running: Running, way: Way, tiers: Tiers) -> _Search:
 
 
 def _taken(running: Running, search: _Search, report: SearchReport, path: Path) -> Taken:
-    row, before = report.rows[0], running.record
+    # what compiled goes before what is only expected to be faster: it must work when it is needed
+    compiled = search.progress.compiled()
+    row = next((row for row in report.rows if row.candidate in compiled[:1]), report.rows[0])
+    before = running.record
     after = record_of(report, row, search.progress, search.table)
     ratio, source = _relative(running, search.way, row)
     return Taken(

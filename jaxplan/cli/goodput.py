@@ -15,6 +15,7 @@ from jaxplan.cli.console import console, print_json
 from jaxplan.cli.degraded import LOST, degraded_report, parse_lost
 from jaxplan.cli.goodput_flags import Flags, checked
 from jaxplan.cli.goodput_inputs import report_of
+from jaxplan.cli.search import INTERRUPTED
 from jaxplan.cli.stamped import new_folder, stamp
 from jaxplan.errors import InputError
 from jaxplan.goodput.assessment import KINDS
@@ -95,16 +96,18 @@ def goodput(
     stdout = console(sys.stdout)
     if not as_json:
         _print(stdout, goodput_lines(report, stdout.width))
+    code = 0
     if degraded and record is not None:
         found = degraded_report(record, path, report, missing, compile_ahead=not no_compile)
         document["degraded"] = found.to_json()
         save(path, json.dumps(document, indent=1) + "\n")
         if not as_json:
             _print(stdout, degraded_lines(found, stdout.width))
+        code = INTERRUPTED if found.stopped else 0
     if as_json:
         print_json(document)
     console(sys.stderr).print(f"Written to {path}", markup=False)
-    return 0
+    return code
 
 
 def _print(stdout: Console, lines: Iterable[str]) -> None:

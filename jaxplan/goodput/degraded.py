@@ -82,9 +82,10 @@ def planned_restart_s(question: Question) -> float:
 
 
 def undominated(levels: Sequence[Level]) -> tuple[Level, ...]:
-    """Without the plans that are no faster than one which needs less."""
+    """Without the smaller plans that are no faster than one which needs less; the full one runs while it can."""
     ordered = sorted(levels, key=lambda level: level.lost)
-    return tuple(a for i, a in enumerate(ordered) if all(b.relative < a.relative for b in ordered[i + 1 :]))
+    kept = (i for i, a in enumerate(ordered) if not a.lost or all(b.relative < a.relative for b in ordered[i + 1 :]))
+    return tuple(ordered[i] for i in kept)
 
 
 def in_repair(failures_per_s: Sequence[float], repair_s: float) -> tuple[float, ...]:

@@ -13,7 +13,8 @@
 
     WAY         {"kind", "machine", "chips", "idle_chips", "batch": {"before", "rows", "run"}, "learning_rate": null |
                 {"ratio", "linear", "square_root"}, "readers": [hosts before, hosts now], "changes": [text], "why_not",
-                "plan": path, "mesh", ... the decisions of `search`'s plans, "fits", "memory_bytes", "step_time_s", "tokens_per_s",
+                "plan": path, "mesh", ... the decisions of `search`'s plans, "fits",
+                "memory_bytes", "step_time_s", "tokens_per_s",
                 "relative": {"value", "source"}, "compile": COMPILE}
     COMPILE     null | {"status", "seconds", "from_cache", "message"}: null where no compiler was asked
 """

@@ -50,9 +50,9 @@ def degraded_lines(report: DegradedReport, width: int) -> Iterator[str]:
 
 
 def lost_words(unit: Unit, lost: int) -> str:
-    """`1 host fewer`, `the next smaller slice`."""
+    """`1 host fewer`; of a single slice `1 size smaller`."""
     if unit.word == "size":
-        return "The next smaller slice" if lost == 1 else f"The next smaller slice but {lost - 1}"
+        return f"{count_words(lost, 'size')} smaller"
     return f"{count_words(lost, unit.word)} fewer"
 
 
@@ -69,7 +69,9 @@ def _case(report: DegradedReport, case: Case, width: int) -> Iterator[str]:
         yield from _changes(report, taken, width)
     if case.changes:
         changes = "; ".join(f"{change.words}: {change.flags}" for change in case.changes)
-        yield from paragraph(f"What would fit: {changes}", width, INDENT)
+        other = any("--optimizer" in change.flags or "--seq" in change.flags for change in case.changes)
+        said = ". Another optimizer or length is another training, which cannot go on from this one" if other else ""
+        yield from paragraph(f"What would fit: {changes}{said}.", width, INDENT)
 
 
 def _row(taken: Taken) -> tuple[str, ...]:
