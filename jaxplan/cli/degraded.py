@@ -27,8 +27,7 @@ LOST = "1,2"
 AHEAD = (
     "A plan that was compiled ahead is known to compile and to fit, and `jaxplan check` answers it from jaxplan's "
     "cache. Its executable lies in no cache of the job's: give the job a jax_compilation_cache_dir that all hosts see, "
-    "and run a step of each plan once on that many hosts; a start without that compiles for about as long as the table "
-    "says."
+    "and run a step of each plan once on that many hosts; a start without that compiles first."
 )
 NO_COMPILER = "The target's compiler is not installed here: times and memory are estimates."
 LONG_RUN = (

@@ -33,6 +33,7 @@ from jaxplan.plan.decisions import shown
 from jaxplan.plan.plan import Plan
 from jaxplan.report.finite import finite
 from jaxplan.report.search import Row
+from jaxplan.report.words import count_words
 from jaxplan.search.degraded import Way
 from jaxplan.search.why import Change
 
@@ -146,7 +147,7 @@ def optimizer_words(plan: Plan, way: Way) -> str:
 def data_words(plan: Plan, way: Way) -> str:
     """How the position in the data goes on, in global samples."""
     batch, hosts, now = plan.workload.batch, plan.machine.hosts, way.machine.hosts
-    readers = f"read by {now:,} hosts" + (f" instead of {hosts:,}" if now != hosts else ", as before")
+    readers = f"read by {count_words(now, 'host')}" + (f" instead of {hosts:,}" if now != hosts else ", as before")
     if way.rows == batch:
         return f"data goes on at sample steps x {batch:,}, {readers}"
     return (
