@@ -62,7 +62,7 @@ def compare(
         found = replace(found, notes=(*found.notes, note))
     if beside:
         stderr = console(sys.stderr)
-        stderr.print(f"note: compared with {beside}, which lies in the folder (--plan names another)", markup=False)
+        stderr.print(f"note: compared with {beside} (--plan names another)", markup=False)
     document = finite(found.to_json())
     if run is not None or beside:
         _keep(profile / RESULT, document)

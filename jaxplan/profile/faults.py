@@ -15,6 +15,7 @@ from jaxplan.units import format_seconds
 
 COMPILE = "backend_compile"       # JAX's own mark on the host's thread (jax 0.10.2)
 OTHER_SHARE = 0.05      # chosen: other programs that take less of the devices' time are not worth a word
+METADATA = "/host:metadata"
 DEVICE = re.compile(r"/device:(\w+):\d+")
 PRIVILEGES = re.compile(r"privilege|permission|CUPTI", re.IGNORECASE)
 
@@ -94,6 +95,12 @@ def nothing(spaces: Sequence[Space]) -> InputError:
             f"{where} has no operations of its devices ({holds}){why}",
             "kernels on the devices' lines",
             "a process that may profile the GPU (as root, or with the driver's NVreg_RestrictProfilingToAdminUsers=0)",
+        )
+    if programs and {plane.name for plane in planes} == {METADATA}:
+        return InputError(
+            f"{where} holds programs that were compiled ({programs}), and nothing that ran",
+            "a profile of steps",
+            "`jaxplan run plan.json`, which runs a few steps and profiles them",
         )
     if not events:
         return InputError(

@@ -14,7 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from jaxplan.errors import InputError
-from jaxplan.profile.faults import about_compiles, about_files, about_programs, about_steps, about_versions, nothing
+from jaxplan.profile.faults import (
+    METADATA,
+    about_compiles,
+    about_files,
+    about_programs,
+    about_steps,
+    about_versions,
+    nothing,
+)
 from jaxplan.profile.messages import WireError
 from jaxplan.profile.readers import cpu, gpu, tpu
 from jaxplan.profile.readers.form import NO_STEP, Codes, HostTrace, main_program
@@ -24,7 +32,6 @@ __all__ = ["Device", "Program", "Trace", "read"]
 
 TRACKS_OF_A_HOST = 1 << 20
 COLUMNS = ("device", "track", "beside", "step", "name", "hint", "program", "start_ps", "duration_ps", "named")
-METADATA = "/host:metadata"
 READERS = {"tpu": tpu, "gpu": gpu, "cpu": cpu}      # a host with accelerators has threads with operations, too
 HOW = "jax.profiler.start_trace(folder) around a few steps, each in a jax.profiler.StepTraceAnnotation"
 

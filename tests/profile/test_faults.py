@@ -9,6 +9,7 @@ from made_spaces import HLO, PERIOD, Plane, gpu, space, tpu
 from recorded_program import AXES
 
 from jaxplan.compile.hlo import parse
+from jaxplan.compile.xspace import xspace
 from jaxplan.errors import InputError
 from jaxplan.profile.measured import measure
 from jaxplan.profile.trace import read
@@ -31,6 +32,13 @@ def test_nothing_there(tmp_path) -> None:
     assert "is not there" in refused(tmp_path / "nowhere")
     assert "holds no profile" in refused(tmp_path)
     assert "is empty" in refused(put(tmp_path, b""))
+
+
+def test_programs_that_were_only_compiled(tmp_path) -> None:
+    module = b"\x0a\x08jit_step"
+    said = refused(put(tmp_path, xspace([b"\x0a\x0a" + module]), "compiled-plan"))
+    assert "nothing that ran" in said
+    assert "jaxplan run" in said
 
 
 def test_a_profile_in_which_nothing_ran(tmp_path) -> None:
