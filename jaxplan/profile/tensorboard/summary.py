@@ -22,10 +22,9 @@ class Summaries:
     def of(self, run: Run) -> Summary:
         """`model`, `machine`, `label`, `step_time_s` and its `source`: as many of them as the documents say."""
         found: Summary = {}
-        for name, read in (("search.json", _of_search), ("plan.json", _of_plan), ("run.json", _of_run)):
-            document = run.documents.get(name)
-            if document and (name == "search.json" or not found):
-                found |= self._read(document, read)
+        for name, read in (("search.json", _of_search), ("run.json", _of_run), ("plan.json", _of_plan)):
+            if document := run.documents.get(name):
+                found = self._read(document, read) | found      # what an earlier document says stands
         return found
 
     def _read(self, document: Document, read: Any) -> Summary:

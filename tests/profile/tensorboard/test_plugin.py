@@ -67,6 +67,17 @@ def test_runs_are_listed_newest_first_with_what_each_holds(get, logdir):
     assert old["summary"] == summary and old["modified_s"] == 1000
 
 
+def test_a_measured_run_is_summed_up_by_what_it_measured_and_its_plans_model(get, logdir):
+    plan = {"mesh": [], "workload": {"model": {"name": "tiny"}}, "machine": {"name": "8 x cpu"}, "step_time_s": None}
+    made.write(logdir / "run", "plan.json", plan)
+    assert listed(get)["run"]["summary"] == {"model": "tiny", "machine": "8 x cpu", "label": "one device"}
+    made.write(logdir / "run", "run.json", made.measured())
+    summary = {"model": "tiny", "machine": "8 x cpu", "label": "fsdp=8", "step_time_s": 0.5, "source": "measured"}
+    plugin = JaxplanPlugin(types.SimpleNamespace(logdir=str(logdir)))
+    found = Client(plugin.get_plugin_apps()["/runs"], Response).get("/runs").json["runs"]
+    assert found[0]["summary"] == summary
+
+
 def test_profile_sessions_are_those_that_hold_a_profile(get, logdir):
     made.write(logdir / "run", "run.json", made.measured("run"))
     for session, file in (("run", "host.xplane.pb"), ("compiled-plan", "jaxplan.xplane.pb"), ("empty", "readme")):

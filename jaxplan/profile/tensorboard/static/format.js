@@ -99,15 +99,11 @@ export const percent = (value, digits = 3) => (known(value) ? `${significant(100
 export const signed = (write) => (value) =>
   known(value) ? `${value < 0 ? "−" : "+"}${write(Math.abs(value))}` : NOTHING;
 
-/** When, in the reader's own time zone. */
+/** When, in the reader's own time zone; the year only where it is another than now. */
 export function moment(secondsSinceEpoch) {
-  return new Date(1000 * secondsSinceEpoch).toLocaleString("en-GB", {
-    day: "numeric",
-    month: "short",
-    year: "numeric",
-    hour: "2-digit",
-    minute: "2-digit",
-  });
+  const when = new Date(1000 * secondsSinceEpoch);
+  const year = when.getFullYear() === new Date().getFullYear() ? undefined : "numeric";
+  return when.toLocaleString("en-GB", { day: "numeric", month: "short", year, hour: "2-digit", minute: "2-digit" });
 }
 
 /** `fsdp=8 tensor=2` of the axes that are larger than 1. */
