@@ -2,6 +2,7 @@
 import { canvas, tooltip } from "./canvas.js";
 import { paretoFront } from "./candidates.js";
 import { unitFor } from "./format.js";
+import { paintPoints } from "./raster.js";
 import { scale, ticks } from "./scale.js";
 import { color } from "./theme.js";
 
@@ -90,7 +91,7 @@ export class Pareto {
       y = scale(Math.max(0, least - 0.08 * most), most * 1.06, height - BOTTOM, TOP);
     this.axes = { x, y, shown };
     this.#frame(context, width, height, x, y);
-    this.#points(context, shown, x, y);
+    this.#points(context, width, height, shown, x, y);
     this.#front(context, shown, x, y);
     this.#marks(context, shown, x, y);
   }
@@ -134,13 +135,13 @@ export class Pareto {
     );
   }
 
-  #points(context, shown, x, y) {
-    const { step_time_s: times, memory_bytes: memory } = this.candidates.numbers;
-    context.fillStyle = color("accent");
-    context.globalAlpha = shown.length > 5000 ? 0.25 : shown.length > 500 ? 0.45 : 0.7;
-    const side = shown.length > 5000 ? 2 : 3;
-    for (const row of shown) context.fillRect(x.at(times[row]) - side / 2, y.at(memory[row]) - side / 2, side, side);
-    context.globalAlpha = 1;
+  #points(context, width, height, shown, x, y) {
+    const { step_time_s: times, memory_bytes: memory } = this.candidates.numbers,
+      many = shown.length > 5000,
+      faint = many ? 0.25 : shown.length > 500 ? 0.45 : 0.7;
+    const across = (i) => x.at(times[shown[i]]),
+      down = (i) => y.at(memory[shown[i]]);
+    paintPoints(context, width, height, shown.length, across, down, many ? 2 : 3, color("accent"), faint);
   }
 
   #front(context, shown, x, y) {
@@ -152,12 +153,15 @@ export class Pareto {
     let last = null;
     for (const row of this.front) {
       if (times[row] > limit) break;
-      const px = x.at(times[row]),
-        py = y.at(memory[row]);
-      if (last !== null) context.lineTo(px, last);
-      else context.moveTo(px, py);
-      context.lineTo(px, py);
-      last = py;
+      const point = { x: x.at(times[row]), y: y.at(memory[row]) };
+      if (last === null) context.moveTo(point.x, point.y);
+      else if (point.x - last.x < 0.5 && point.y - last.y < 0.5)
+        continue; // on the pixel that was reached
+      else {
+        context.lineTo(point.x, last.y);
+        context.lineTo(point.x, point.y);
+      }
+      last = point;
     }
     context.stroke();
     context.lineWidth = 1;
