@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jaxplan.errors import InputError
 from jaxplan.machine import catalogue
-from jaxplan.machine.attached import load
+from jaxplan.machine.attached import AttachedCalibration, load
 from jaxplan.machine.attached_machine import attached_machine, calibrated
 from jaxplan.machine.topology import Machine
 from jaxplan.plan.record import PlanRecord
@@ -41,14 +41,18 @@ def machine_of(
 
 def _noted(machine: Machine) -> Machine:
     """The machine with what must be said of its calibration."""
-    known = machine.attached
-    assert known is not None
+    assert machine.attached is not None
+    return replace(machine, notes=(*machine.notes, *remarks(machine.attached)))
+
+
+def remarks(known: AttachedCalibration) -> list[str]:
+    """What must be said of figures that come from a calibration."""
     notes = [f"rates are {known.said}"]
     if known.noisy:
         notes.append(f"that calibration is noisy: its reference was {known.drift:.0%} slower than at its fastest")
     if not known.complete:
         notes.append("that calibration was interrupted: what it lacks is taken from published figures")
-    return replace(machine, notes=(*machine.notes, *notes))
+    return notes
 
 
 def at_rates_of(record: PlanRecord, calibration: str | None) -> PlanRecord:

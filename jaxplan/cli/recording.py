@@ -48,7 +48,7 @@ def record_of(report: SearchReport, row: Row, progress: Progress, table: Table) 
         placement=links,
         memory=_memory(row),
         time=_time(row, proofs.get("compile")),
-        evidence={"estimated": _estimated(row), **{TIER_OF[t]: proof.to_json() for t, proof in proofs.items()}},
+        evidence={"estimated": row.estimate.evidence(), **{TIER_OF[t]: proof.to_json() for t, proof in proofs.items()}},
         search=_search(report, row),
         versions=installed_versions(),
         assumptions=assumptions(report, table),
@@ -77,22 +77,6 @@ def _time(row: Row, compiled: Any) -> TimeLedger:
     parts = tuple(Part(n, s, source) for n, s in entries.items())
     total = math.fsum(entries.values())     # the value up to rounding, within its bounds all the same
     return TimeLedger(parts, min(time["low"], total), max(time["high"], total))
-
-
-def _estimated(row: Row) -> dict[str, Any]:
-    estimate = row.estimate
-    return {
-        "total_bytes": estimate.total_bytes,
-        "memory_bytes": dict(estimate.memory_bytes),
-        "moment": estimate.moment,
-        "step_time_s": {"value": estimate.value_s, "low": estimate.low_s, "high": estimate.high_s},
-        "time_s": dict(estimate.time_s),
-        "flops": estimate.flops,
-        "collectives": [
-            {"kind": kind, "axes": list(axes), "bytes": nbytes, "seconds": estimate.communication_s[kind, axes]}
-            for (kind, axes), nbytes in estimate.collective_bytes.items()
-        ],
-    }
 
 
 def _search(report: SearchReport, row: Row) -> SearchRecord:

@@ -11,12 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
+from jaxplan.cli.calibrated import HELP, remarks
 from jaxplan.cli.console import console, print_json
 from jaxplan.cli.request import as_it_is_now
 from jaxplan.cli.stamped import new_folder, stamp, unwritable
 from jaxplan.compile.reading import COMPILER_ERRORS
 from jaxplan.errors import InputError, JaxplanError, MissingError
+from jaxplan.machine.attached import load
 from jaxplan.plan.files import read, write_whole
+from jaxplan.plan.plan import Plan
+from jaxplan.plan.record import PlanRecord
 from jaxplan.profile.compare import compare as beside
 from jaxplan.profile.measured import measure
 from jaxplan.profile.measured_timeline import timeline
@@ -34,6 +38,10 @@ LOGDIR = "--logdir FOLDER"
 AGAINST = 1
 INTERRUPTED = 130
 TELL_EVERY_S = 5.0
+UNPREDICTED = (
+    "Nothing predicts this run: it is not on the plan's own machine, and no calibration of this one was given "
+    "(--calibration NAME, of `jaxplan calibrate`)."
+)
 PHASES = {"warmup": "warm up", "plain": "time", "profiled": "profile"}
 
 
@@ -45,6 +53,7 @@ def run(
     data: Annotated[Path | None, typer.Option(help="token ids, .npy or .npz (default: made up)")] = None,
     parity: Annotated[bool, typer.Option(help="compare a small step with one device")] = True,
     devices: Annotated[int | None, typer.Option(help="so many virtual CPU devices, not what is attached")] = None,
+    calibration: Annotated[str | None, typer.Option(help=HELP)] = None,
     coordinator: Annotated[str | None, typer.Option(help="HOST:PORT of process 0, where there are several")] = None,
     processes: Annotated[int | None, typer.Option(help="how many there are")] = None,
     process: Annotated[int | None, typer.Option(help="the number of this one")] = None,
@@ -58,6 +67,9 @@ def run(
     record = as_it_is_now(read(plan))
     if data is not None:
         open_tokens(data)
+    known = None if calibration is None else load(calibration)
+    if devices is None and asked is None and record.plan.machine.kind == "cpu":
+        devices = record.plan.machine.devices       # a plan for virtual devices says how many
     request = Request(
         plan=str(plan),
         decisions=record.plan.decisions(),
@@ -65,10 +77,14 @@ def run(
         warmup=warmup,
         data="" if data is None else str(data),
         parity=parity,
+        calibration=None if known is None else known.to_json(),
         explicit=None if asked is None else asked.to_json(),
         detected="" if asked is not None else detected(os.environ),
     )
-    return Runner(RunResult(plan, record, steps, warmup), request, devices, logdir, as_json).run()
+    result = RunResult(plan, record, steps, warmup)
+    if known is not None:
+        result.calibration, result.notes = known.name, remarks(known)
+    return Runner(result, request, devices, logdir, as_json).run()
 
 
 class Runner:
@@ -151,8 +167,7 @@ class Runner:
         except JaxplanError as error:
             result.notes.append(f"the profile says nothing: {error}")
             return
-        # on its own machine the plan's evidence predicts; of another one nothing is known
-        found = beside(measured, result.record if plan == result.record.plan else None)
+        found = beside(measured, self.predicting(plan, result.folder))
         far = FAR_BEHIND * measured.step_s
         result.ledger = [(entry.name, entry.seconds) for entry in measured.ledger]
         result.stragglers = [(i, one.behind_s) for i, one in enumerate(measured.devices) if one.behind_s > far]
@@ -160,6 +175,16 @@ class Runner:
         result.findings = [vars(finding) for finding in found.findings]
         result.notes += found.notes
         self._save("timeline.json", timeline(measured))
+
+    def predicting(self, plan: Plan, folder: Path) -> PlanRecord | None:
+        """Whose evidence predicts the run: the asked plan's where that is what ran, else that of a calibration."""
+        if plan == self.result.record.plan:
+            return self.result.record
+        if self.result.calibration is None:
+            self.result.notes.append(UNPREDICTED)
+            return None
+        record = read(folder / "plan.json")
+        return record if record.evidence else None
 
     def write(self) -> None:
         self._save("run.json", self.result.to_json())

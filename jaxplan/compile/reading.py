@@ -40,7 +40,7 @@ def read(about: Evidence, text: str, plan: Plan, placement: Placement) -> tuple[
         flops=dict(count.by_kind),
         uncovered=dict(count.uncovered),
         unknown_trip_counts=count.unknown_trip_counts,
-        traffic=traffic(found, placement),
+        traffic=traffic(found, placement, as_is=plan.machine.kind == "cpu"),
         schedule=_schedule(time) if time is not None else None,
     )
     return evidence, time.step if time is not None else None
@@ -53,19 +53,27 @@ def _schedule(time: StepTime) -> Schedule:
     return Schedule(time.value_s, time.low_s, time.high_s, pairs(time.ledger), pairs(time.communication))
 
 
-def traffic(found: Iterable[Collective], placement: Placement) -> tuple[Traffic, ...]:
-    """Collectives summed by (kind, axes), as the target would see them, with their time on the links."""
+def traffic(found: Iterable[Collective], placement: Placement, as_is: bool = False) -> tuple[Traffic, ...]:
+    """Collectives summed by (kind, axes), as the target would see them, with their time on the links.
+
+    Args:
+        as_is: the host is the target: nothing is seen otherwise than it stands in the program.
+    """
+
+    def nbytes(one: Collective) -> float:
+        return float(one.nbytes if as_is else one.target_nbytes)
+
     groups: dict[tuple[str, tuple[str, ...]], list[Collective]] = {}
     for one in found:
-        groups.setdefault((one.target_kind, one.axes), []).append(one)
+        groups.setdefault((one.kind if as_is else one.target_kind, one.axes), []).append(one)
     rows = []
     for (kind, axes), members in groups.items():
         priced = LIKE.get(kind, kind)
         spent = sum(
-            float(seconds(priced, one.target_nbytes, placement.links(axes, one.part))) * one.executions
+            float(seconds(priced, nbytes(one), placement.links(axes, one.part))) * one.executions
             for one in members
         )
-        moved = sum(float(one.target_nbytes) * one.executions for one in members)
+        moved = sum(nbytes(one) * one.executions for one in members)
         times = sum(one.executions for one in members)
         rows.append(Traffic(kind, axes, len(members), times, moved, spent))
     return tuple(sorted(rows, key=lambda row: -row.nbytes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jaxplan.estimate.memory import PARTS
 from jaxplan.estimate.step import Estimates
@@ -36,6 +37,21 @@ class Estimate:
     @property
     def total_bytes(self) -> float:
         return sum(self.memory_bytes.values())
+
+    def evidence(self) -> dict[str, Any]:
+        """What a plan's file keeps of it (`PlanRecord.evidence`)."""
+        return {
+            "total_bytes": self.total_bytes,
+            "memory_bytes": dict(self.memory_bytes),
+            "moment": self.moment,
+            "step_time_s": {"value": self.value_s, "low": self.low_s, "high": self.high_s},
+            "time_s": dict(self.time_s),
+            "flops": self.flops,
+            "collectives": [
+                {"kind": kind, "axes": list(axes), "bytes": nbytes, "seconds": self.communication_s[kind, axes]}
+                for (kind, axes), nbytes in self.collective_bytes.items()
+            ],
+        }
 
     @property
     def bottleneck(self) -> str:

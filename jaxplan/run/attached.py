@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from jaxplan.machine import catalogue
+from jaxplan.machine.attached import AttachedCalibration
+from jaxplan.machine.attached_machine import attached_machine, calibrated
 from jaxplan.machine.chip import Chip
+from jaxplan.machine.device_kind import same_chip
 from jaxplan.machine.topology import Machine
-from jaxplan.plan.devices import same_chip
 
 #: The attention kernels that a platform's compiler has beside `blockwise`, which runs anywhere.
 KERNELS = {"tpu": ("splash",), "gpu": ("cudnn",), "cpu": ()}
@@ -39,6 +41,10 @@ class Attached:
         """Whether they are that chip of the catalogue."""
         return self.platform == chip.kind and same_chip(chip, self.device_kind)
 
+    def are(self, machine: Machine, devices: int) -> bool:
+        """Whether so many of them make that machine."""
+        return devices == machine.devices and self.is_chip(machine.chip)
+
     def chip(self, first: Chip) -> Chip | None:
         """The chip of the catalogue that they are, that one if it fits; None where no or several chips do."""
         if self.is_chip(first):
@@ -47,15 +53,25 @@ class Attached:
         return found[0] if len(found) == 1 else None
 
 
-def machine_of(attached: Attached, asked: Machine, devices: int) -> Machine:
-    """The machine that so many of the attached devices make.
+def machine_of(
+    attached: Attached, asked: Machine, devices: int, calibration: AttachedCalibration | None = None
+) -> Machine:
+    """The machine that so many of the attached devices make, at a calibration's rates where there is one.
 
-    Where they are the asked plan's, all of them, it is the asked one. Otherwise a stand-in of one host: its name says
-    what it is, its links are not known, so that nothing is priced on it; where the chip is not in the catalogue, it
-    bears the asked chip's figures, of which a run reads none.
+    Where they are the asked plan's, all of them, it is the asked one. Otherwise a stand-in of one host, whose name says
+    what it is: its links are not known, so that nothing is priced on it without a calibration; where the chip is not in
+    the catalogue, it bears the asked chip's figures, of which a run reads none.
+
+    Raises:
+        InputError: the calibration is of another chip.
     """
-    if devices == asked.devices and attached.is_chip(asked.chip):
-        return asked
+    if calibration is not None and attached.virtual:
+        return attached_machine(calibration, devices)
+    machine = asked if attached.are(asked, devices) else _stand_in(attached, asked, devices)
+    return machine if calibration is None else calibrated(machine, calibration)
+
+
+def _stand_in(attached: Attached, asked: Machine, devices: int) -> Machine:
     chip = attached.chip(asked.chip)
     known = chip is not None
     chip = replace(chip or asked.chip, devices_per_chip=1)

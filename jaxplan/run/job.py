@@ -26,7 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxplan.compile.environment import Platform
+from jaxplan.compile.hlo import HloError
 from jaxplan.errors import JaxplanError
+from jaxplan.machine.attached import AttachedCalibration
+from jaxplan.machine.placement import place
 from jaxplan.plan import files
 from jaxplan.plan.decisions import plan_from
 from jaxplan.plan.plan import Plan
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 
 PROFILED_STEPS = 5      # chosen: enough for a median, few enough to keep a trace small
 PATH_BYTES = 4096       # of a folder's name that process 0 tells the others
+PLATFORMS: dict[str, Platform] = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}    # of compilers, by a chip's kind
 Say = Callable[[dict[str, Any]], None]
 GiveFolder = Callable[[], str]
 
@@ -53,6 +58,8 @@ class Request:
     Attributes:
         plan: path of the plan. decisions: the plan's, as its program is now.
         data: path of a file of token ids; empty: made-up ones.
+        calibration: `machine.attached.AttachedCalibration` of the attached devices as data; None: nothing is predicted
+            but what the plan's file says.
         explicit: `processes.Explicit` as data; None where nobody said. detected: who started several processes.
     """
 
@@ -62,6 +69,7 @@ class Request:
     warmup: int
     data: str = ""
     parity: bool = True
+    calibration: Mapping[str, Any] | None = None
     explicit: Mapping[str, Any] | None = None
     detected: str = ""
 
@@ -99,7 +107,9 @@ class _Run:
         self.folder = self._folder()
         record = replace(files.read(asked.plan), plan=plan_from(asked.decisions))
         data = open_tokens(Path(asked.data)) if asked.data else None
-        found = scaled(record.plan, self.here, self._fits(record.plan), keep_vocab=data is not None)
+        known = None if asked.calibration is None else AttachedCalibration.from_json(asked.calibration)
+        fits = self._fits(record.plan)
+        found = scaled(record.plan, self.here, fits, keep_vocab=data is not None, calibration=known)
         plan = found.plan
         self.say("plan", decisions=plan.decisions(), scaled=found.to_json(), words=list(found.words), label=plan.label)
         table = traced(plan)
@@ -110,6 +120,8 @@ class _Run:
         mesh = mesh_of(plan, self.here, record.plan)
         training = Training(plan, mesh, batch_of)
         self._compiled(training)
+        if known is not None:
+            self._write_plan(record, found, table, self._predicted(plan, table, training.text))
         self._note(AWAITED)
         self._train(training)
         self._memory()
@@ -162,16 +174,27 @@ class _Run:
             uncovered=dict(table.uncovered),
         )
 
-    def _write_plan(self, record: PlanRecord, found: Scaled, table: Table) -> None:
-        """A copy of the plan as it runs: with all that is known of it where it runs on its own machine."""
+    def _write_plan(
+        self, record: PlanRecord, found: Scaled, table: Table, evidence: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """A copy of the plan as it runs: with all that is known of it where it is the asked one, else with what its
+        machine's calibration predicts."""
         if self.here.process:
             return
         plan = found.plan
         if plan != record.plan:
             parameters, moments, batch = leaf_specs(table, plan.rules, tuple(plan.sizes))
             words = ("it runs in place of another plan", *found.words)
-            record = PlanRecord(plan, parameters, moments, batch, versions=installed_versions(), assumptions=words)
+            about = {"versions": installed_versions(), "assumptions": words, "evidence": evidence or {}}
+            record = PlanRecord(plan, parameters, moments, batch, **about)
         files.write(record, self.folder / "plan.json")
+
+    def _predicted(self, plan: Plan, table: Table, text: str) -> Mapping[str, Mapping[str, Any]]:
+        try:
+            return predicted(plan, table, text)
+        except (HloError, JaxplanError) as error:
+            self._note(f"nothing is predicted: {error}")
+            return {}
 
     def _compiled(self, training: Any) -> None:
         from jaxplan.compile.lower import wrong_shardings
@@ -233,6 +256,17 @@ class _Run:
 
     def say(self, event: str, **about: Any) -> None:
         self._tell({"event": event, **about})
+
+
+def predicted(plan: Plan, table: Table, text: str) -> dict[str, Mapping[str, Any]]:
+    """What is predicted of a step on a calibrated machine: estimated from its table, read off its compiled text."""
+    from jaxplan.compile import reading
+    from jaxplan.compile.evidence import Evidence
+    from jaxplan.estimate.single import estimate_plan
+
+    about = Evidence("compiled", "ok", PLATFORMS[plan.machine.kind])
+    read, _ = reading.read(about, text, plan, place(plan.machine, plan.sizes))
+    return {"estimated": estimate_plan(plan, table).evidence(), "compiled": read.to_json()}
 
 
 def traced(plan: Plan) -> Table:

@@ -20,8 +20,8 @@ from jaxplan.run.statistics import StepTimes, overhead
 
 SCHEMA = "jaxplan.run/1"
 CONVENTION = (
-    "model FLOPs over what the devices could do at their data sheet's dense peak in {dtype} in the median step: three "
-    "times the forward matmuls and attention, nothing recomputed (arXiv:2204.02311, appendix B)"
+    "model FLOPs over what the devices could do at their {peak} dense peak in {dtype} in the median step: three times "
+    "the forward matmuls and attention, nothing recomputed (arXiv:2204.02311, appendix B)"
 )
 FAR_BEHIND = 0.05       # of a step; chosen: a device that is further behind the others is worth a line
 MOST_OVERHEAD = 0.03    # the share that profiling may add to a step before that is said
@@ -133,8 +133,9 @@ class RunResult:
         if facts["peak_flops_per_s"] is None:
             return None, f"the peak of {kind} in {dtype} is not in the catalogue"
         peak = facts["peak_flops_per_s"] * self.plan.machine.devices
+        known = "measured" if self.plan.machine.kind == "cpu" else "data sheet's"
         value = facts["needed_flops"] / (peak * times.median_s)
-        return {"value": value, "convention": CONVENTION.format(dtype=dtype)}, ""
+        return {"value": value, "convention": CONVENTION.format(dtype=dtype, peak=known)}, ""
 
     def remarks(self) -> list[str]:
         """Everything that must be known to read the figures."""

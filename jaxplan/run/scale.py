@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxplan.errors import InputError
+from jaxplan.machine.attached import AttachedCalibration
+from jaxplan.machine.topology import Machine
 from jaxplan.plan.plan import MeshAxis, Plan, divisors
 from jaxplan.run.attached import KERNELS, Attached, machine_of
 from jaxplan.run.axes import axis_sizes
@@ -84,21 +86,29 @@ def _flat(sizes: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def scaled(asked: Plan, attached: Attached, fits: Fits | None = None, *, keep_vocab: bool = False) -> Scaled:
+def scaled(
+    asked: Plan,
+    attached: Attached,
+    fits: Fits | None = None,
+    *,
+    keep_vocab: bool = False,
+    calibration: AttachedCalibration | None = None,
+) -> Scaled:
     """The plan as it can run on what is attached.
 
     Args:
         fits: whether a plan of so many devices can run here (its memory, or how long a step takes); asked of smaller
             and smaller models. None: `affordable` on virtual devices, everything elsewhere.
         keep_vocab: the vocabulary stays (token ids are given).
+        calibration: of the attached devices, at whose rates the machine then is.
 
     Raises:
         InputError: no smaller plan can run here either, or the plan cannot be cut.
     """
     sizes = axis_sizes(asked.sizes, attached.devices)
     devices = math.prod(sizes.values())
-    chosen = _fitted(asked, attached, sizes, devices)
-    if devices == asked.machine.devices and attached.is_chip(asked.machine.chip):
+    chosen = _fitted(asked, attached, sizes, machine_of(attached, asked.machine, devices, calibration))
+    if attached.are(asked.machine, devices):
         return Scaled(asked, chosen, tuple(_words(asked, chosen, attached)))
     judge = fits or (affordable if attached.virtual else _anything)
     try:
@@ -151,15 +161,14 @@ def _anything(plan: Plan) -> bool:
     return True
 
 
-def _fitted(asked: Plan, attached: Attached, sizes: Mapping[str, int], devices: int) -> Plan:
+def _fitted(asked: Plan, attached: Attached, sizes: Mapping[str, int], machine: Machine) -> Plan:
     """The plan on its new mesh, with the kernel and the flags that the platform knows, its work still the asked."""
     same = attached.is_chip(asked.machine.chip)
     known = asked.attention in (*KERNELS[attached.platform], "blockwise", AS_WRITTEN)
-    machine = machine_of(attached, asked.machine, devices)
     if machine == asked.machine:
         return asked
     axes = tuple(MeshAxis(axis.name, sizes[axis.name], axis.role) for axis in asked.axes)
-    batch = _batch(asked, sizes, asked.microbatches, devices)
+    batch = _batch(asked, sizes, asked.microbatches, machine.devices)
     return replace(
         asked,
         machine=machine,

@@ -59,7 +59,7 @@ def mesh_of(plan: Plan, here: Attached, asked: Plan) -> Mesh:
             f"{plan.label} uses {count} devices, {here.processes} processes have {len(chosen)}",
             "as many devices as the plan uses",
         )
-    if plan.machine == asked.machine:
+    if here.are(asked.machine, count):
         return placed.mesh(plan, chosen[:count], False)
     shape = tuple(plan.sizes.values())
     if here.platform == "tpu":
