@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -115,12 +116,19 @@ class Runner:
         if ending.problem:
             self.result.interrupted = f"The run did not end: {ending.problem}."
             self.ended = f"{ending.problem}{_last(ending.stderr)}"
-        if self.result.silent:
+        if self.result.silent or self.refused():
             return self.code(interrupted)
         self.profile()
         self.write()
         self.show()
         return self.code(interrupted)
+
+    def refused(self) -> bool:
+        """Whether bad input ended the run before its first step: then there is no folder, either."""
+        bad = self.result.events.get("failed", {}).get("kind") in ERRORS and not self.result.taken
+        if bad and self.result.folder is not None:
+            shutil.rmtree(self.result.folder, ignore_errors=True)
+        return bad
 
     def folder(self) -> str:
         """The run's folder, made; nothing where another process makes it."""

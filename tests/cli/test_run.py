@@ -12,9 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "machine"))
+import made_calibrations as made
+
 from jaxplan.cli import run as run_module
 from jaxplan.cli.main import main
 from jaxplan.machine import catalogue
+from jaxplan.machine.attached import written
 from jaxplan.plan.files import read, write
 from jaxplan.plan.plan import Plan, mesh_axes
 from jaxplan.plan.record import PlanRecord
@@ -60,7 +64,10 @@ def plain(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ran(planned):
     """(exit code, output, errors, the run's folder)."""
-    process = start(planned.parent, planned, "--devices", 8, "--steps", 4, "--warmup", 1, "--json")
+    known = planned.parent / "by-hand.toml"
+    known.write_text(written(made.of_cpu()))
+    flags = ("--devices", 8, "--steps", 4, "--warmup", 1, "--calibration", known, "--json")
+    process = start(planned.parent, planned, *flags)
     out, err = process.communicate(timeout=240)
     (folder,) = (planned.parent / "jaxplan-runs").iterdir()
     return process.returncode, out, err, folder
@@ -94,7 +101,11 @@ def test_what_was_measured(ran):
     # untrained, on random ids: nothing is known of the next of 64 tokens (cross-entropy ln 64), more or less
     assert told["loss"][0] == pytest.approx(np.log(64), rel=0.2)
     assert told["parity"]["checked"] and told["parity"]["passed"], told["parity"]
-    assert told["mfu"] is None and any("No MFU: the peak of cpu" in note for note in told["notes"])
+    # weights that a token meets: 2 layers of 2 x 32 x 32 + 2 x 32 x 16 + 3 x 32 x 32, and 32 x 64; 6 FLOPs each. Causal
+    # attention: 6 x 32 heads' widths x 32 tokens a layer. By hand, 4 devices do 5e10 a second, and 8 half of it each.
+    flops = 16 * 32 * (6 * (2 * 6144 + 2048) + 2 * 6 * 32 * 32)
+    assert told["mfu"]["value"] == pytest.approx(flops / (8 * 2.5e10 * times["median"]))
+    assert "measured dense peak" in told["mfu"]["convention"] and told["calibration"] == "by-hand"
     assert told["memory_bytes"]["peak_per_device"] is None and "no account" in told["memory_bytes"]["why_not"]
     assert told["profiler"]["steps"] == 4
 
@@ -105,7 +116,25 @@ def test_the_measured_ledger_is_of_the_profiled_steps(ran):
     assert total == pytest.approx(timeline["duration_s"]) and timeline["source"] == "measured"
     names = {entry["name"] for entry in told["ledger"]}
     assert {"matmul", "exposed tensor", "exposed fsdp", "exposed data"} <= names      # as the plan's axes are called
-    assert [row["name"] for row in told["compared"]] and all(row["compiled_s"] is None for row in told["compared"])
+
+
+def test_what_the_calibration_predicts_stands_beside_it(ran):
+    told, kept = json.loads(ran[1]), read(ran[3] / "plan.json")
+    rows = {row["name"]: row for row in told["compared"]}
+    for tier in ("estimated", "compiled"):
+        predicted = dict(kept.compared("step_time_s"))[tier]
+        assert sum(row[f"{tier}_s"] for row in rows.values()) == pytest.approx(predicted)
+    measured = sum(entry["seconds"] for entry in told["ledger"])
+    assert sum(row["measured_s"] for row in rows.values()) == pytest.approx(measured)
+    assert rows["matmul"]["estimated_s"] > 0 and rows["exposed data"]["compiled_s"] > 0
+    assert "rates are calibrated on Made CPU, 2 cores, 2026-01-02, by-hand" in told["notes"]
+
+
+def test_another_chips_calibration_is_refused(command, planned, tmp_path):
+    (tmp_path / "gpu.toml").write_text(written(made.of_gpu()))
+    code, out, err = command(planned, "--devices", 8, "--calibration", "gpu.toml")
+    assert (code, out) == (2, "") and "NVIDIA H100" in err.splitlines()[-1]
+    assert not list((tmp_path / "jaxplan-runs").iterdir())      # nothing was run: nothing is left behind
 
 
 def free_port():
