@@ -30,15 +30,13 @@ from jaxplan.compile.op_cost import OpCosts
 from jaxplan.compile.trip_count import trip_count
 from jaxplan.machine.collectives import seconds
 from jaxplan.machine.placement import Placement
+from jaxplan.machine.reached import slowed_by_collectives
 from jaxplan.machine.topology import Machine
 
 HOST_MEMORY_SPACE = 5
 # Kinds without a formula of their own run at the rates of their nearest relative.
 LIKE = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
 _COPIES, _HOST = "copies", "host transfers"
-# Computation took so much longer while collectives ran beside it, on A100, H100, MI210 and MI250 in the mean; at most
-# 0.40 (Lee et al. 2025, arXiv:2507.03114, abstract). A TPU's transfers need none of what computes.
-SLOWED = {"tpu": 0.0, "gpu": 0.189, "cpu": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +255,7 @@ class _Walk:
 
     def _slowed(self, now: float, seconds: float, free: dict[str, float]) -> float:
         """How much longer work of so many seconds takes because collectives run at the same time."""
-        slower = SLOWED[self._machine.kind]
+        slower = slowed_by_collectives(self._machine)
         until = max((end for name, end in free.items() if name not in (_COPIES, _HOST)), default=now)
         return slower * min(seconds, max(0.0, until - now) / (1 + slower))
 

@@ -3,7 +3,8 @@
 Every figure holds for a number of devices at work at once: virtual CPU devices share the host's cores and its memory,
 so that each is slower the more of them work.
 
-    rates         matmul DTYPE, attention (FLOP/s of one device), memory (bytes/s), launch (s of one program)
+    rates         matmul DTYPE, attention (FLOP/s of one device), memory (bytes/s), launch (s of one program), hidden
+                  (of an all-reduce or a matmul, whichever is shorter, the part that the other hides)
     prices        kinds of work of a CPU program (`compile.host_work`), seconds of one unit
     collectives   KIND start (s), KIND byte (s a byte), for groups of some size
 """
@@ -25,6 +26,7 @@ SCHEMA = "jaxplan.calibration/1"
 FOLDER = "profiling/calibrations"
 AGAIN = "`jaxplan calibrate`, which writes calibrations"
 UNITS = {"rate": ("FLOP/s", "B/s", "s", "1"), "price": ("s",), "collective": ("s", "s/B")}
+NEVER_ZERO = ("FLOP/s", "B/s")
 
 #: Bytes of one operation from which on a price of its own is added: a cache that they no longer fit into (chosen:
 #: powers of two from a part of a second-level cache to more than most third-level caches).
@@ -51,7 +53,7 @@ class Figure:
     def __post_init__(self) -> None:
         if self.of not in UNITS or self.unit not in UNITS[self.of]:
             raise ValueError(f"{self.name}: expected a unit of {UNITS}, got {self.unit!r} of {self.of!r}")
-        if not math.isfinite(self.value) or self.value < 0 or (self.of == "rate" and self.value == 0):
+        if not math.isfinite(self.value) or self.value < 0 or (self.unit in NEVER_ZERO and self.value == 0):
             raise ValueError(f"{self.name}: expected a positive value, got {self.value}")
         if self.devices < 1 or not 1 <= self.group <= self.devices:
             raise ValueError(f"{self.name}: expected 1 <= group <= devices, got {self.group} and {self.devices}")
@@ -135,7 +137,8 @@ class AttachedCalibration:
         if found is None:
             return None
         value = between({d: v for (d, _), v in found.items()}, devices)
-        return value * self._shared(devices) if name == "launch" else value / self._shared(devices)
+        shared = {"launch": self._shared(devices), "hidden": 1.0}
+        return value * shared.get(name, 1 / self._shared(devices))
 
     def prices(self, devices: int) -> dict[str, float]:
         """Seconds of one unit of every kind of work while so many devices are at work."""

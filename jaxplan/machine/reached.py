@@ -29,6 +29,12 @@ BEST_MATMUL = {"tpu": 0.95, "gpu": 0.80}
 BEST_NARROW = {"tpu": 0.95, "gpu": 0.72}
 
 
+# Computation took so much longer while collectives ran beside it, on A100, H100, MI210 and MI250 in the mean; at most
+# 0.40 (Lee et al. 2025, arXiv:2507.03114, abstract). A TPU's transfers need none of what computes; a CPU's programs wait
+# for theirs.
+SLOWED = {"tpu": 0.0, "gpu": 0.189, "cpu": 0.0}
+
+
 def silicon(chip: Chip) -> str:
     """What the calibration calls the chip."""
     return SILICON.get(chip.id, chip.id)
@@ -112,9 +118,15 @@ def measured_step_s(machine: Machine, seconds: float) -> float:
 
 def hidden_share(machine: Machine) -> float:
     """The share of the movement of weights and gradients that fits under compute and is hidden by it."""
-    if machine.kind == "cpu":
-        return 0.0      # XLA's CPU collectives are synchronous
+    if machine.kind == "cpu" and machine.attached is not None:
+        return machine.attached.rate("hidden", machine.devices) or 0.0
     return _known()[f"state_overlap.xla-{machine.kind}"]
+
+
+def slowed_by_collectives(machine: Machine) -> float:
+    """How much longer computation takes while collectives run beside it."""
+    shared = None if machine.attached is None else machine.attached.rate("hidden", _at_work(machine))
+    return SLOWED[machine.kind] if shared is None or machine.kind == "cpu" else 1.0 - shared
 
 
 def _known() -> Mapping[str, float]:

@@ -33,6 +33,7 @@ def of_gpu(kind="NVIDIA H100 80GB HBM3", **changed):
     rates = {"matmul peak bfloat16": 0.7 * peak, "matmul bfloat16": 0.6 * peak, "attention": 0.5 * peak}
     figures = [Figure("rate", name, value, "FLOP/s", 8) for name, value in rates.items()]
     figures += [Figure("rate", "memory", 2.5e12, "B/s", 8), Figure("rate", "launch", 2e-5, "s", 8)]
+    figures += [Figure("rate", "hidden", 0.9, "1", 8)]
     for kind_of in COLLECTIVES:
         for group in (2, 4, 8):
             figures.append(Figure("collective", f"{kind_of} start", 2e-5, "s", 8, group))

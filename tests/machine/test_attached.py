@@ -12,7 +12,13 @@ from jaxplan.machine.attached import SCHEMA, Figure, between, load, written
 from jaxplan.machine.attached_machine import attached_machine, calibrated
 from jaxplan.machine.collectives import KINDS, seconds
 from jaxplan.machine.placement import place
-from jaxplan.machine.reached import attention_fraction, matmul_fraction, memory_fraction, sustained_fraction
+from jaxplan.machine.reached import (
+    attention_fraction,
+    matmul_fraction,
+    memory_fraction,
+    slowed_by_collectives,
+    sustained_fraction,
+)
 from jaxplan.machine.topology import Machine
 
 
@@ -132,6 +138,7 @@ def test_a_calibrated_gpu_runs_at_measured_rates():
     assert attention_fraction(machine) == pytest.approx(0.5 * 989.4e12 / peak)
     assert memory_fraction(machine) == pytest.approx(2.5e12 / plain.device_hbm_bytes_per_s)
     assert machine.chip.collective_fraction == pytest.approx(0.5)
+    assert slowed_by_collectives(machine) == pytest.approx(0.1) and slowed_by_collectives(plain) == 0.189
     assert machine.dcn_fraction == plain.dcn_fraction       # one host says nothing of the network between hosts
     links = place(machine, {"data": 1, "fsdp": 8, "tensor": 1}).links("fsdp").achieved()
     assert links.all_gather_bytes_per_s == pytest.approx(0.5 * plain.chip.link_bytes_per_s)

@@ -6,6 +6,7 @@ import pytest
 from jaxplan.profile.calibrate.collectives import group_sizes
 from jaxplan.profile.calibrate.fit import fit
 from jaxplan.profile.calibrate.kernels import QUICK, kernels
+from jaxplan.profile.calibrate.overlap import BOTH, MATMUL, MOVED, hidden
 from jaxplan.profile.calibrate.session import counts_up_to, rates
 
 TRUE = {"operations": 2e-6, "FLOPs": 1e-11, "bytes": 5e-11}
@@ -75,6 +76,15 @@ def test_rates_are_work_over_time():
     assert found["matmul peak float32"] == (6e9, "FLOP/s") and found["matmul float32"] == (5e9, "FLOP/s")
     assert found["memory"] == (2e9, "B/s") and found["launch"] == (1e-4, "s")
     assert "attention" not in found and "matmul bfloat16" not in found
+
+
+def test_what_hides_is_a_part_of_the_shorter():
+    def pieces(matmul, moved, both):
+        return [{"name": n, "seconds": s} for n, s in ((MATMUL, matmul), (MOVED, moved), (BOTH, both))]
+
+    assert hidden(pieces(4.0, 2.0, 4.5)) == pytest.approx(0.75)
+    assert hidden(pieces(4.0, 2.0, 7.0)) == 0.0 and hidden(pieces(2.0, 4.0, 3.0)) == 1.0
+    assert hidden(pieces(4.0, 2.0, 0.0)) is None and hidden([]) is None
 
 
 def test_counts_and_groups_that_are_measured():

@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxplan.compile.hlo import parse
 from jaxplan.compile.host_work import loop_work
-from jaxplan.profile.calibrate import collectives
+from jaxplan.profile.calibrate import collectives, overlap
 from jaxplan.profile.calibrate.kernels import Kernel, kernels
 
 AXIS = "all"
@@ -105,12 +105,20 @@ def kernels_job(effort: str, large: bool) -> dict[str, Any]:
 
 
 def collectives_job(effort: str, large: bool, groups: Sequence[int]) -> dict[str, Any]:
-    """Every collective over every group size and some sizes of data, all groups at work."""
+    """Every collective over every group size and some sizes of data, all groups at work; and what it hides."""
+    import jax
+
+    limit = _memory_limit()
+    asked = [
+        *collectives.programs(groups, large, effort == "quick"),
+        *overlap.programs(jax.device_count(), large),
+    ]
     pieces = [
         Piece(name, "collective", *program(function, arguments, axes), about)
-        for name, function, arguments, axes, about in collectives.programs(groups, large, effort == "quick")
+        for name, function, arguments, axes, about in asked
+        if about["bytes"] <= limit
     ]
-    return measured([piece for piece in pieces if piece.about["bytes"] <= _memory_limit()], EFFORTS[effort])
+    return measured(pieces, EFFORTS[effort])
 
 
 def measured(pieces: list[Piece], effort: Effort) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from jaxplan.machine.attached import AttachedCalibration, Figure, Residual
 from jaxplan.plan.record import installed_versions
 from jaxplan.profile.calibrate.collectives import group_sizes
 from jaxplan.profile.calibrate.fit import fit
+from jaxplan.profile.calibrate.overlap import hidden
 
 LIMIT_S = 900.0         # of one worker: a hang, not a slow machine
 SHORT = {"bfloat16": "bf16", "float32": "f32"}
@@ -114,6 +115,8 @@ class Session:
 
     def _collectives(self, pieces: Sequence[Mapping[str, Any]], count: int) -> None:
         errors: list[float] = []
+        if (share := hidden(pieces)) is not None:
+            self.figures.append(Figure("rate", "hidden", six_digits(share), "1", count))
         for kind, group in sorted({(piece["kind"], piece["group"]) for piece in pieces if piece["kind"]}):
             some = [p for p in pieces if (p["kind"], p["group"]) == (kind, group) and p["seconds"] > 0]
             if not some:
