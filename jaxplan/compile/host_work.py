@@ -53,7 +53,8 @@ def work_of(module: Module, instruction: Instruction, parallel: float) -> Work:
     found: Counter[str] = Counter()
     for one in _inside(module, instruction):
         found.update(_of_one(one))
-    found.update(_traffic(module, instruction))
+    if not any(name.endswith("FLOPs") for name in found):       # a library's matmul has a price of its own for bytes
+        found.update(_traffic(module, instruction))
     shared = min(parallel, _parts(instruction))
     spread = {name: amount if name.startswith("matmul") else amount / shared for name, amount in found.items()}
     return {**spread, "operations": 1.0}
@@ -95,7 +96,8 @@ def _of_one(one: Instruction) -> Counts:
     if opcode == "dot":
         return _matmul(one, dot_flops(one))
     if opcode == "convolution":
-        return Counter({"convolution FLOPs": round(convolution_flops(one))})
+        moved = sum(operand.nbytes for operand in one.operands) + one.nbytes
+        return Counter({"convolution FLOPs": round(convolution_flops(one)), "convolution bytes": moved})
     if opcode in ("reduce", "reduce-window", "select-and-scatter"):
         return _reduction(one)
     if opcode == "gather":
@@ -123,8 +125,8 @@ def _class(one: Instruction) -> str:
         return "called functions"
     if one.opcode in _DIVISION:
         return "divisions"
-    if one.opcode == "convert" and one.shape.dtype == "bf16":
-        return "narrowings"
+    if one.opcode == "convert" and "bf16" in (one.shape.dtype, one.operand(0).shape.dtype):
+        return "narrowings" if one.shape.dtype == "bf16" else "widenings"
     return "arithmetic"
 
 

@@ -71,9 +71,9 @@ def test_a_matmul_counts_its_flops_by_the_dtype_of_its_operands():
         ROOT %d = f32[4,32,64]{2,1,0} dot(%p, %q), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}
         """  # noqa: E501
     )
-    names = ("matmul bf16 FLOPs", "matmul bf16 bytes", "matmul matrices", "matmul f32 FLOPs")
+    names = ("matmul bf16 FLOPs", "matmul bf16 bytes", "matmul matrices", "matmul f32 FLOPs", "bytes read")
     moved = 2 * (4 * 32 * 16 + 4 * 16 * 64) + 4 * 4 * 32 * 64
-    assert some(found["d"], *names) == dict(zip(names, (2 * 4 * 32 * 16 * 64, moved, 4, 0), strict=True))
+    assert some(found["d"], *names) == dict(zip(names, (2 * 4 * 32 * 16 * 64, moved, 4, 0, 0), strict=True))
 
 
 @pytest.mark.parametrize(
