@@ -30,8 +30,8 @@ BEST_NARROW = {"tpu": 0.95, "gpu": 0.72}
 
 
 # Computation took so much longer while collectives ran beside it, on A100, H100, MI210 and MI250 in the mean; at most
-# 0.40 (Lee et al. 2025, arXiv:2507.03114, abstract). A TPU's transfers need none of what computes; a CPU's programs wait
-# for theirs.
+# 0.40 (Lee et al. 2025, arXiv:2507.03114, abstract). A TPU's transfers need none of what computes; a CPU waits for its
+# own.
 SLOWED = {"tpu": 0.0, "gpu": 0.189, "cpu": 0.0}
 
 

@@ -1,13 +1,14 @@
 """The fit recovers prices that made the timings, whatever the noise, and never rewards work."""
 
+import jax
 import numpy as np
 import pytest
 
 from jaxplan.profile.calibrate.collectives import group_sizes
 from jaxplan.profile.calibrate.fit import fit
-from jaxplan.profile.calibrate.kernels import QUICK, kernels
+from jaxplan.profile.calibrate.kernels import QUICK, TURN, kernels
 from jaxplan.profile.calibrate.overlap import BOTH, MATMUL, MOVED, hidden
-from jaxplan.profile.calibrate.session import counts_up_to, rates
+from jaxplan.profile.calibrate.session import counts_up_to, rates, without_turns
 
 TRUE = {"operations": 2e-6, "FLOPs": 1e-11, "bytes": 5e-11}
 
@@ -87,6 +88,12 @@ def test_what_hides_is_a_part_of_the_shorter():
     assert hidden(pieces(4.0, 2.0, 0.0)) is None and hidden([]) is None
 
 
+def test_turns_of_the_loop_are_taken_off():
+    pieces = [piece(TURN, "turn", 2.0), piece("a", "memory", 3.9), piece("b", "memory", 12.0)]
+    assert [(p["name"], p["seconds"]) for p in without_turns(pieces)] == [("b", 10.0)]
+    assert [p["seconds"] for p in without_turns(pieces[1:])] == [3.9, 12.0]
+
+
 def test_counts_and_groups_that_are_measured():
     assert counts_up_to(8, False) == [1, 2, 4, 8] and counts_up_to(6, False) == [1, 2, 4, 6]
     assert counts_up_to(8, True) == [1, 8] and counts_up_to(1, True) == [1]
@@ -103,3 +110,9 @@ def test_kernels_have_names_of_their_own_and_the_quick_ones_exist():
     large = kernels(True, False)
     assert max(kernel.flops for kernel in large) > 1e12     # a chip is filled
     assert all(kernel.flops > 0 for kernel in large if kernel.family in ("matmul", "attention"))
+
+
+def test_an_accelerators_kernels_are_programs():
+    for kernel in kernels(True, False):
+        arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in kernel.arguments]
+        assert jax.tree.leaves(jax.eval_shape(kernel.function, *arguments)), kernel.name

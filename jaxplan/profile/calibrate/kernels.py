@@ -14,6 +14,7 @@ from typing import Any
 Array = Any
 KILO, MEGA = 1024, 1024**2
 F32, BF16, I32 = "float32", "bfloat16", "int32"
+TURN = "turn of the loop"
 SHORT = {F32: "f32", BF16: "bf16"}
 
 
@@ -285,6 +286,11 @@ def _accelerator() -> Iterator[Kernel]:
         shapes = (((1, seq, heads, width), BF16),) * 3
         yield Kernel(f"attention {heads}x{seq}x{width}", "attention", _attention, shapes, flops)
     yield from _loops()
+
+
+def turn() -> Kernel:
+    """Next to nothing: what one turn of the loop takes, which an accelerator's host decides anew each time."""
+    return _one(TURN, "turn", lambda x: x + 1, ((1,), F32))
 
 
 def _attention(q: Array, k: Array, v: Array) -> Array:

@@ -17,7 +17,7 @@ from typing import Any
 from jaxplan.compile.hlo import parse
 from jaxplan.compile.host_work import loop_work
 from jaxplan.profile.calibrate import collectives, overlap
-from jaxplan.profile.calibrate.kernels import Kernel, kernels
+from jaxplan.profile.calibrate.kernels import Kernel, kernels, turn
 
 AXIS = "all"
 LIMIT_SHARE = 0.2       # of a device's memory, for one piece
@@ -100,7 +100,7 @@ def kernels_job(effort: str, large: bool) -> dict[str, Any]:
     """Every kernel on every device at once."""
     chosen = kernels(large, effort == "quick")
     limit = _memory_limit()
-    pieces = [kernel_piece(kernel) for kernel in chosen if 4 * kernel.nbytes <= limit]
+    pieces = [kernel_piece(kernel) for kernel in (*chosen, turn()) if 4 * kernel.nbytes <= limit]
     return measured(pieces, EFFORTS[effort])
 
 
@@ -118,7 +118,7 @@ def collectives_job(effort: str, large: bool, groups: Sequence[int]) -> dict[str
         for name, function, arguments, axes, about in asked
         if about["bytes"] <= limit
     ]
-    return measured(pieces, EFFORTS[effort])
+    return measured([*pieces, kernel_piece(turn())], EFFORTS[effort])
 
 
 def measured(pieces: list[Piece], effort: Effort) -> dict[str, Any]:
