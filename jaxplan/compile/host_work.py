@@ -1,8 +1,8 @@
 """What one instruction of a CPU program costs, as counts whose prices a calibration knows. No JAX here.
 
 XLA's CPU runtime runs an instruction as a library matmul, as one compiled loop over its result, or as a copy. Its time
-is a sum over kinds of work; the kinds are `machine.attached.HOST_WORK`. A loop that XLA cut into parts
-(`outer_dimension_partitions`) runs on as many cores as the device has to itself.
+is a sum over kinds of work. A loop that XLA cut into parts (`outer_dimension_partitions`) runs on as many cores as the
+device has to itself.
 
 What is counted of a fusion is what stands in it: an instruction that a loop evaluates more than once counts once.
 """
@@ -202,19 +202,15 @@ def _stride(shape: Shape, dim: int) -> int:
 def _arrays_read(one: Instruction, elements: int) -> int:
     """Arrays of about that size that the loop reads to make the operand of `one`."""
     computation, seen, pending = one.computation, set(), list(one.operand_names)
+    if computation.is_entry:
+        return 1
     while pending:
         name = pending.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        pending += _operand_names(computation, name)
+        if name not in seen:
+            seen.add(name)
+            pending += computation.instruction(name).operand_names
     values = (computation.instruction(name) for name in seen)
     return sum(v.opcode == "parameter" and bool(v.shapes) and v.shape.elements >= elements for v in values)
-
-
-def _operand_names(computation: Computation, name: str) -> tuple[str, ...]:
-    one = computation.instruction(name)
-    return one.operand_names if not one.computation.is_entry else ()
 
 
 def loop_work(module: Module, parallel: float) -> Work:
