@@ -6,8 +6,10 @@ The bounds are the calibration's own: twice the median distance of its timings f
 from __future__ import annotations
 
 from jaxplan.compile.hlo import Instruction, Module
+from jaxplan.compile.host_arena import fresh_bytes
 from jaxplan.compile.host_work import Work, work_of
 from jaxplan.compile.op_cost import OpCost
+from jaxplan.machine.attached import FRESH
 from jaxplan.machine.topology import Machine
 
 
@@ -16,7 +18,7 @@ class HostCosts:
 
     Attributes:
         uncovered: by kind of work, instructions that need work whose price was not measured.
-        launch_s: of one execution of a program.
+        launch_s: of starting the program once, and of the memory that it takes anew each time.
 
     Raises:
         ValueError: the machine carries no calibration.
@@ -30,7 +32,8 @@ class HostCosts:
         self._prices = known.prices(machine.devices)
         self._parallel = max(1, known.cores // machine.devices)
         self._off = min(0.9, 2 * max((r.median for r in known.residuals if r.of == "kernels"), default=0.0))
-        self.launch_s = known.rate("launch", machine.devices) or 0.0
+        anew_s = self._prices.get(FRESH, 0.0) * fresh_bytes(module)
+        self.launch_s = (known.rate("launch", machine.devices) or 0.0) + anew_s
         self.uncovered: dict[str, int] = {}
 
     def of(self, instruction: Instruction) -> OpCost | None:

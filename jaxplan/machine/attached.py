@@ -31,6 +31,7 @@ NEVER_ZERO = ("FLOP/s", "B/s")
 #: Bytes of one operation from which on a price of its own is added: a cache that they no longer fit into (chosen:
 #: powers of two from a part of a second-level cache to more than most third-level caches).
 FAR_BYTES = (2**18, 2**20, 2**22, 2**24)
+FRESH = "bytes taken anew"      # price: of a byte that a program takes from the system at its start
 
 
 @dataclass(frozen=True)

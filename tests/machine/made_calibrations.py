@@ -4,7 +4,7 @@ from jaxplan.machine.attached import AttachedCalibration, Figure, Residual
 
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 PRICES = {"matmul f32 FLOPs": 1e-11, "bytes read": 1e-10, "bytes written": 2e-10, "arithmetic": 3e-10}
-PRICES |= {"operations": 1e-6}
+PRICES |= {"operations": 1e-6, "bytes taken anew": 1e-9}
 
 
 def of_cpu(**changed):

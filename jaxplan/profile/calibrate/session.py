@@ -18,7 +18,7 @@ from jaxplan.compile import host
 from jaxplan.compile.environment import Environment, environment
 from jaxplan.compile.worker import Job, Outcome, run
 from jaxplan.errors import JaxplanError, MissingError
-from jaxplan.machine.attached import AttachedCalibration, Figure, Residual
+from jaxplan.machine.attached import FRESH, AttachedCalibration, Figure, Residual
 from jaxplan.plan.record import installed_versions
 from jaxplan.profile.calibrate.collectives import group_sizes
 from jaxplan.profile.calibrate.fit import fit
@@ -113,7 +113,8 @@ class Session:
         if large:
             return
         found = fit([piece["work"] for piece in good], [piece["seconds"] for piece in good])
-        self.figures += [Figure("price", kind, six_digits(price), "s", count) for kind, price in found.prices.items()]
+        prices = {**found.prices, FRESH: fresh_price(pieces)}
+        self.figures += [Figure("price", kind, six_digits(price), "s", count) for kind, price in prices.items()]
         self.residuals.append(Residual("kernels", count, len(good), six_digits(found.median), six_digits(found.worst)))
 
     def _collectives(self, pieces: Sequence[Mapping[str, Any]], count: int) -> None:
@@ -176,6 +177,12 @@ def rates(pieces: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, str]]:
         if reached:
             found.append((name, float(np.median(reached)), unit))
     return [*found, ("launch", min(launches), "s")] if launches else found
+
+
+def fresh_price(pieces: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds of a byte that a program takes anew: what programs without a turn take beyond their launch."""
+    works = [{"launch": 1.0, FRESH: float(piece["fresh"])} for piece in pieces]
+    return fit(works, [piece["launch_s"] for piece in pieces]).prices[FRESH]
 
 
 def without_turns(pieces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,72 @@
+"""Bytes that a CPU program takes anew from the system at every start: its temporaries and results. No JAX here.
+
+XLA's CPU runtime allocates one block for the temporaries of an execution and gives it back afterwards; the kernel
+clears its pages when they are touched first. How large the block is follows from which values are alive at once: values
+that only name others (tuples, bitcasts, loops that carry them, updates in place) have no buffer of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jaxplan.compile.hlo import Computation, Instruction, Module
+from jaxplan.compile.memory_traffic import memory_traffic
+
+_NAMES = frozenset(("tuple", "get-tuple-element", "bitcast", "while", "optimization-barrier", "opt-barrier", "call"))
+_WITHOUT = frozenset(("parameter", "constant", "after-all", "partition-id", "replica-id"))
+
+
+def fresh_bytes(module: Module) -> int:
+    """The most bytes of temporaries and results that are alive at once."""
+    return _peak(module, module.entry, {})
+
+
+def _peak(module: Module, computation: Computation, known: dict[str, int]) -> int:
+    """The most bytes alive at once in one execution of a computation, beside its arguments."""
+    if computation.name in known:
+        return known[computation.name]
+    holds: dict[str, frozenset[str]] = {}       # value -> the values whose buffers it names
+    last: dict[str, int] = {}
+    for place, one in enumerate(computation.instructions):
+        read = frozenset().union(*(holds.get(name, frozenset()) for name in one.operand_names))
+        last.update(dict.fromkeys(read, place))
+        holds[one.name] = read if _only_names(module, one) else _own(one)
+    if computation.root is not None:
+        last.update(dict.fromkeys(holds[computation.root.name], len(computation.instructions)))
+    alive, most, ends = 0, 0, _by_end(last)
+    for place, one in enumerate(computation.instructions):
+        own = 0 if _only_names(module, one) or not _own(one) else one.nbytes
+        alive += own
+        inner = max((_peak(module, called, known) for called in _called(module, one)), default=0)
+        most = max(most, alive + inner)
+        if own and one.name not in last:
+            alive -= own        # nobody reads it
+        alive -= sum(computation.instruction(name).nbytes for name in ends.get(place, ()))
+    known[computation.name] = most
+    return most
+
+
+def _own(one: Instruction) -> frozenset[str]:
+    return frozenset() if one.opcode in _WITHOUT else frozenset((one.name,))
+
+
+def _only_names(module: Module, one: Instruction) -> bool:
+    """Whether a value has no buffer of its own: a name for others, or an array that is updated in place."""
+    if one.opcode in _NAMES or one.opcode == "dynamic-update-slice":
+        return True
+    updates = one.opcode == "fusion" and "dynamic-update-slice" in one.name
+    return updates and memory_traffic(module, one) < one.nbytes
+
+
+def _by_end(last: dict[str, int]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for name, place in last.items():
+        found.setdefault(place, []).append(name)
+    return found
+
+
+def _called(module: Module, one: Instruction) -> Iterable[Computation]:
+    """Computations whose buffers live beside those of the caller."""
+    roles = {"while": ("body",), "call": ("to_apply", "calls"), "conditional": ("branches",)}.get(one.opcode, ())
+    for role in roles:
+        yield from (module.computation(name) for name in one.called.get(role, ()))

@@ -1,0 +1,51 @@
+"""Bytes that a program takes anew, against counts by hand and against XLA's own buffer assignment."""
+
+import hlo_fixtures as fixtures
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxplan.compile.hlo import parse
+from jaxplan.compile.host_arena import fresh_bytes
+
+ONE = 100 * 20 * 4      # bytes of one array
+
+
+def test_values_that_live_at_once_add_up_and_names_cost_nothing():
+    module = fixtures.program(
+        """
+        %p = f32[100,20]{1,0} parameter(0)
+        %a = f32[100,20]{1,0} negate(%p)
+        %b = f32[100,20]{1,0} bitcast(%a)
+        %c = f32[100,20]{1,0} add(%a, %b)
+        %d = f32[100,20]{1,0} negate(%c)
+        ROOT %t = (f32[100,20]{1,0}) tuple(%d)
+        """
+    )
+    assert fresh_bytes(module) == 2 * ONE       # a and c, then c and d
+
+
+def test_an_update_in_place_takes_nothing():
+    module = fixtures.program(
+        """
+        %p = f32[100,20]{1,0} parameter(0)
+        %i = s32[] parameter(1)
+        %a = f32[100,20]{1,0} negate(%p)
+        %r = f32[1,20]{1,0} slice(%p), slice={[0:1], [0:20]}
+        ROOT %u = f32[100,20]{1,0} dynamic-update-slice(%a, %r, %i, %i)
+        """
+    )
+    assert fresh_bytes(module) == ONE + 80
+
+
+def test_it_is_about_what_xla_assigns():
+    def loss(params, x):
+        for w in params:
+            x = jnp.tanh(x @ w)
+        return (x**2).mean()
+
+    params = [jnp.ones((256, 256))] * 4
+    compiled = jax.jit(jax.grad(loss)).lower(params, jnp.ones((512, 256))).compile()
+    memory = compiled.memory_analysis()
+    assigned = memory.temp_size_in_bytes + memory.output_size_in_bytes
+    assert fresh_bytes(parse(compiled.as_text())) == pytest.approx(assigned, rel=0.35)      # XLA packs blocks its own way
