@@ -48,4 +48,5 @@ def test_it_is_about_what_xla_assigns():
     compiled = jax.jit(jax.grad(loss)).lower(params, jnp.ones((512, 256))).compile()
     memory = compiled.memory_analysis()
     assigned = memory.temp_size_in_bytes + memory.output_size_in_bytes
-    assert fresh_bytes(parse(compiled.as_text())) == pytest.approx(assigned, rel=0.35)      # XLA packs blocks its own way
+    # XLA packs blocks its own way
+    assert fresh_bytes(parse(compiled.as_text())) == pytest.approx(assigned, rel=0.35)
