@@ -25,7 +25,7 @@ def stage(tmp_path):
     """A stage whose undisturbed training is made up; nothing runs."""
     made = Stage(None, tmp_path / "drill", 12, 4, "jaxplan")
     made.reference = Came(({"event": "done"},), losses=LOSSES, digests=DIGESTS)
-    made.program = {"compute_dtype": "float32"}
+    made.program = {"compute_dtype": "float32", "experts": False}
     return made
 
 

@@ -40,6 +40,8 @@ class Program:
         work = self.plan.workload
         return {
             "label": self.plan.label,
+            "own": work.model is None,
+            "experts": work.model is not None and work.model.experts is not None,
             "devices": self.plan.machine.devices,
             "batch": work.batch,
             "optimizer": work.optimizer,
@@ -64,10 +66,16 @@ class Program:
 def reduced(asked: Plan) -> Scaled:
     """The plan as it is drilled here: a small model on the attached devices, with the plan's roles.
 
+    A user's program is as large as it is, but for its batch.
+
     Raises:
         InputError: the plan cannot be cut to what is attached.
     """
     here = attached()
+    if asked.workload.model is None:
+        found = scaled(asked, here)
+        work = replace(found.plan.workload, batch=found.plan.machine.devices * found.plan.microbatches)
+        return replace(found, plan=replace(found.plan, workload=work))
     for limit in STEP_FLOPS[:-1]:
         with contextlib.suppress(InputError):       # no model of the plan's structure is as small
             return scaled(asked, here, lambda plan, most=limit: affordable(plan, most))
@@ -93,8 +101,9 @@ def program(asked: Plan, order: Order) -> Program:
 
 
 def other_layout(plan: Plan) -> Plan:
-    """Half of the devices, all along one axis that the plan does not give them to: `fsdp`, or else `data`."""
-    count = max(1, plan.machine.devices // 2)
+    """Half of the devices or fewer, as many as divide the batch, along one axis that the plan does not give so many."""
+    half = max(1, plan.machine.devices // 2)
+    count = next(n for n in range(half, 0, -1) if plan.workload.batch % n == 0)
     to = "fsdp" if plan.size("fsdp") != count else "data"
     axes = tuple(MeshAxis(a.name, count if a.name == to else 1, a.role) for a in plan.axes)
     machine = machine_of(attached(), plan.machine, count)
