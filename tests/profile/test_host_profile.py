@@ -10,6 +10,7 @@ from jaxplan.compile.hlo import parse
 from jaxplan.profile.compare import compare
 from jaxplan.profile.measured import measure
 from jaxplan.profile.measured_timeline import timeline
+from jaxplan.profile.readers.form import ANNOTATIONS
 from jaxplan.profile.trace import read
 
 DEVICES = math.prod(AXES.values())
@@ -67,6 +68,25 @@ def test_a_step_is_what_its_annotation_says(measured, recorded) -> None:
     assert sum(measured.steps) == pytest.approx(sum(annotated) * 1e-9, rel=0.1)
     assert sum(entry.seconds for entry in measured.ledger) == pytest.approx(measured.step_s)
     assert sorted(measured.steps)[(STEPS - 1) // 2] == measured.step_s
+
+
+def test_steps_of_one_device_are_told_by_their_order(tmp_path) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    square = jax.jit(lambda x: jnp.tanh(x @ x))
+    x = square(jnp.ones((64, 64))).block_until_ready()
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    jax.profiler.start_trace(tmp_path, profiler_options=options)
+    for number in (7, 8, 9):
+        with jax.profiler.StepTraceAnnotation("train", step_num=number):
+            square(x).block_until_ready()
+    jax.profiler.stop_trace()
+    trace = read(tmp_path)
+    assert trace.steps == (7, 8, 9) and trace.steps_from == ANNOTATIONS
+    assert not any("annotation" in note for note in trace.notes)
+    assert measure(trace).unknown == 0
 
 
 def test_work_and_traffic_are_the_closed_forms(measured) -> None:

@@ -3,7 +3,8 @@
 There is no device plane. An operation is an event of `/host:CPU` with the statistics `hlo_op`, `hlo_module`,
 `program_id`, `run_id`, `device_ordinal`, whatever thread it is on; one device's operations wander between threads.
 Operations nest: a loop's event covers those of its body. A step annotation is an event with `step_num`, and the
-executions launched inside it are events on its thread that carry their `run_id` (jaxlib 0.10.2 and 0.12.0).
+executions launched inside it are events on its thread that carry their `run_id` (jaxlib 0.10.2 and 0.12.0). A program
+of one device has no such event: where there are as many annotations as executions, they belong together in order.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ def read(space: Space) -> HostTrace:
     step, steps_from = _lookup(run, step_of_run), ANNOTATIONS
     if not (step != NO_STEP).any():
         main = main_program(program, duration, [name for name, _ in programs.values])
-        step, steps_from, starts = numbered_runs(run, start, program == main), EXECUTIONS, {}
+        step = numbered_runs(run, start, program == main)
+        if len(starts) == step.max(initial=NO_STEP) + 1:
+            step = _numbered(step, sorted(starts, key=lambda number: starts[number]))
+        else:
+            steps_from, starts = EXECUTIONS, {}
     return HostTrace(
         device=np.where(device == ABSENT, 0, device),
         track=_line_of_events(plane)[at],
@@ -91,6 +96,11 @@ def _steps(plane: Plane) -> tuple[dict[int, int], dict[int, int]]:
         runs, numbers = run[launches[inside]], number[steps[found[inside]]]
         step_of_run |= dict(zip(runs.tolist(), numbers.tolist(), strict=True))
     return step_of_run, starts
+
+
+def _numbered(order: np.ndarray, numbers: list[int]) -> np.ndarray:
+    """Steps 0, 1, ... under the numbers of their annotations."""
+    return np.where(order == NO_STEP, NO_STEP, np.array(numbers, np.int64)[np.maximum(order, 0)])
 
 
 def _lookup(run: np.ndarray, step_of_run: dict[int, int]) -> np.ndarray:
