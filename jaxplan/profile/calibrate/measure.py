@@ -4,6 +4,9 @@ A piece runs in a loop of n trips inside of one program; (T(n) - T(0)) / n is it
 arguments as warm in the caches as a step's are. Of several rounds over all pieces the fastest run of each counts: what
 disturbs a machine only ever adds. A reference piece is timed in every round: how far its times are apart says how
 quiet the machine was.
+
+Where at least as many CPU devices as cores compute without waiting for each other, no core is ever idle, and what a
+quiet machine would take is the process's CPU time over the cores: that is timed, which other processes disturb less.
 """
 
 from __future__ import annotations
@@ -46,18 +49,21 @@ class Piece:
     program: Callable[..., Any]
     arguments: Any
     about: dict[str, Any] = field(default_factory=dict)
+    cores: int = 0      # that it keeps busy all the time; 0 where it is timed by the clock
     trips: int = 1
     none_s: float = math.inf
+    launch_s: float = math.inf
     run_s: float = math.inf
     runs: list[float] = field(default_factory=list)
 
-    def time(self, trips: int) -> float:
+    def time(self, trips: int, by_clock: bool = False) -> float:
         """One run of so many trips."""
         import jax
 
-        start = time.perf_counter()
+        start, spent = time.perf_counter(), time.process_time()
         jax.block_until_ready(self.program(trips, *self.arguments))
-        return time.perf_counter() - start
+        taken, spent = time.perf_counter() - start, time.process_time() - spent
+        return taken if by_clock or not self.cores else spent / self.cores
 
     def prepare(self, run_s: float) -> None:
         """Warm up, and find the trips that take about `run_s`; the faster of two tries counts."""
@@ -68,7 +74,8 @@ class Piece:
             self.trips = min(MOST_TRIPS, max(self.trips + 1, int(wanted)))
 
     def round(self) -> None:
-        """One timed run, and one without trips."""
+        """One timed run, and two without trips."""
+        self.launch_s = min(self.launch_s, self.time(0, by_clock=True))
         self.none_s = min(self.none_s, self.time(0))
         self.runs.append(self.time(self.trips))
         self.run_s = min(self.run_s, self.runs[-1])
@@ -78,7 +85,7 @@ class Piece:
         middle = sorted(self.runs)[len(self.runs) // 2]
         seconds = max(0.0, self.run_s - self.none_s) / self.trips
         told = {"name": self.name, "family": self.family, "seconds": seconds, "spread": middle / self.run_s - 1}
-        return {**told, "launch_s": self.none_s, "trips": self.trips, **self.about}
+        return {**told, "launch_s": self.launch_s, "none_s": self.none_s, "trips": self.trips, **self.about}
 
 
 def attached_job() -> dict[str, Any]:
@@ -130,6 +137,7 @@ def _turns(large: bool) -> list[Piece]:
 def measured(pieces: list[Piece], effort: Effort) -> dict[str, Any]:
     """Time the pieces in rounds, the reference first in each; pieces that fail are told by name."""
     reference = kernel_piece(_reference())
+    reference.cores = 0
     reference.prepare(effort.run_s)
     good, failed = [], {}
     for piece in pieces:
@@ -163,7 +171,16 @@ def kernel_piece(kernel: Kernel) -> Piece:
     if jax.default_backend() == "cpu":
         module = parse(compiled.as_text())
         about |= {"work": loop_work(module, parallel()), "fresh": fresh_bytes(module)}
-    return Piece(kernel.name, kernel.family, compiled, arguments, about)
+    return Piece(kernel.name, kernel.family, compiled, arguments, about, _busy_cores())
+
+
+def _busy_cores() -> int:
+    """Cores that the attached CPU devices keep busy while all compute; 0 where some may idle, or on accelerators."""
+    import jax
+
+    from jaxplan.compile.host import cores
+
+    return cores() if jax.default_backend() == "cpu" and jax.device_count() >= cores() else 0
 
 
 def _result_bytes(kernel: Kernel) -> int:

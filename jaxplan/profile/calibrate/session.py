@@ -182,7 +182,7 @@ def rates(pieces: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, str]]:
 def fresh_price(pieces: Sequence[Mapping[str, Any]]) -> float:
     """Seconds of a byte that a program takes anew: what programs without a turn take beyond their launch."""
     works = [{"launch": 1.0, FRESH: float(piece["fresh"])} for piece in pieces]
-    return fit(works, [piece["launch_s"] for piece in pieces]).prices[FRESH]
+    return fit(works, [piece["none_s"] for piece in pieces]).prices[FRESH]
 
 
 def without_turns(pieces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
