@@ -7,7 +7,7 @@ devices, priced from its HLO (`compile.timeline`) with the calibration's figures
 one, and run; the fastest of the repeats is what it takes, as in the calibration. Beside it stands the same program
 priced without a calibration: cores times clock times what a vector unit can do, and a data sheet's memory. The bar: the
 median error under 15%, the rank correlation at least 0.9. With --write the rows go to
-profiling/calibrations/cpu_programs.json. Run it when nothing else runs on the host.
+profiling/calibrations/cpu_programs.json and the calibration beside them, to cpu.toml. Run it when nothing else runs on the host.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    known = load(arguments.calibration) if arguments.calibration else calibrate()
+    known = load(arguments.calibration) if arguments.calibration else calibrate(arguments.write)
     print(f"{known.said}; drift {known.drift:.0%}{', NOISY' if known.noisy else ''}")
     print(f"{'milliseconds':<34}{'measured':>12}{'predicted':>12}{'estimated':>12}{'uncalibrated':>12}{'error':>8}")
     rows = []
@@ -299,11 +299,12 @@ def main() -> None:
         save(OUT, json.dumps(document, indent=1) + "\n")
 
 
-def calibrate() -> AttachedCalibration:
+def calibrate(keep: bool) -> AttachedCalibration:
     """This host, on up to as many devices as the cases have."""
     most = max(case.devices for case in CASES)
     found = Session("cpu", most, False, say=lambda words: print(words, file=sys.stderr)).run()
-    save(FOLDER / f"{found.name}.toml", written(found))
+    if keep:
+        save(FOLDER / f"{found.name}.toml", written(found))
     return found
 
 
