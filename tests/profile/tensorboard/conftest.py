@@ -1,4 +1,4 @@
-"""One real search of a tiny model, one real profile, and documents made by formulas, for all tests of the Plan tab."""
+"""One real search of a tiny model, a real run of what it found, documents made by formulas."""
 
 import json
 import os
@@ -24,16 +24,6 @@ head_dim = 16
 vocab = 256
 default_seq = 128
 """
-PROFILE = """
-import sys, jax, jax.numpy as jnp
-options = jax.profiler.ProfileOptions()
-options.python_tracer_level = 0
-step = jax.jit(lambda x: jnp.tanh(x @ x).sum())
-x = jnp.ones((128, 128))
-step(x).block_until_ready()
-with jax.profiler.trace(sys.argv[1], profiler_options=options):
-    step(x).block_until_ready()
-"""
 
 
 def python(*arguments: str, cwd: Path) -> str:
@@ -52,8 +42,8 @@ def plan_home(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def plan_logdir(plan_home) -> Path:
-    """`searched` is a real search with what it compiled and all that other commands say of its best plan; `ran` has a
-    real profile and what `compare` says of it; `made` and others are made up."""
+    """`searched` is a real search with what it compiled and all that other commands say of its best plan; `ran` is a
+    real run of it with its profile and what `compare` says of that; `made` and others are made up."""
     logdir, searched = plan_home / "jaxplan-runs", plan_home / "jaxplan-runs" / "searched"
     (plan_home / "tiny.toml").write_text(TINY)
     flags = "--mesh 1x8 --chip h100 --model tiny.toml --batch 16 --top 1 --partitions 0 --out searches"
@@ -62,13 +52,11 @@ def plan_logdir(plan_home) -> Path:
     shutil.copytree(next((plan_home / "searches").iterdir()), searched)
     made.write(searched, "check.json", python(*jaxplan, "check", str(searched / "plan.json"), "--json", cwd=plan_home))
     python(*jaxplan, "goodput", str(searched / "plan.json"), "--tokens", "1e12", cwd=plan_home)
-    python("-c", PROFILE, "profiled", cwd=plan_home)
-    session = logdir / "ran" / "plugins" / "profile" / "run"
-    session.mkdir(parents=True)
-    shutil.copy(next((plan_home / "profiled").rglob("*.xplane.pb")), session)
-    made.write(logdir / "ran", "run.json", made.measured("run"))
-    compared = python(*jaxplan, "compare", str(session), "--json", cwd=plan_home)
-    made.write(logdir / "ran", "compare.json", compared)
+    flags = "--devices 8 --steps 3 --warmup 1 --no-parity --logdir ran"
+    python(*jaxplan, "run", str(searched / "plan.json"), *flags.split(), cwd=plan_home)
+    shutil.copytree(next((plan_home / "ran").iterdir()), logdir / "ran")
+    python(*jaxplan, "compare", str(logdir / "ran"), "--json", cwd=plan_home)
+    made.write(logdir / "made", "run.json", made.measured())
     made.write(logdir / "made", "candidates.json", made.candidates(5000))
     made.write(logdir / "made", "timeline.json", made.timeline())
     made.write(logdir / "made", "choice.json", made.choice())

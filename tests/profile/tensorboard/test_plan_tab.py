@@ -188,13 +188,24 @@ def test_check_goodput_sizes_and_a_comparison(tab, plan_logdir):
     tab.shot("compared")
 
 
-def test_a_measured_run(tab):
+def test_a_real_run(tab, plan_logdir):
+    """Three steps on virtual CPU devices; parity was not asked for, memory is not known there."""
+    run = json.loads((plan_logdir / "ran" / "run.json").read_text())
     tab.show("ran", "run")
-    for card in ("findings", "compared", "time", "steps", "loss", "parity", "devices", "profiler"):
+    for card in ("time", "timeline", "steps", "loss", "parity", "profiler", "remarks"):
+        assert tab.all(f"#{card}"), card
+    assert format_seconds(run["step_time_s"]["median"]) in tab.text(".figure") and not tab.all(".notice.fault")
+    assert "Not checked" in tab.text("#parity") and "not known" in tab.text(".figures")
+    assert "measured" in tab.text("#timeline .source") and drawn(tab) > 1000
+    tab.shot("measured")
+
+
+def test_a_run_that_was_scaled_down_says_so(tab):
+    tab.show("made", "run")
+    for card in ("findings", "compared", "devices"):
         assert tab.all(f"#{card}"), card
     assert "data 4 → 1, batch 128 → 8" in tab.text(".notice.advice")
     assert "500 ms" in tab.text(".figure") and "Passed" in tab.text("#parity")
-    tab.shot("measured")
 
 
 @pytest.mark.parametrize(

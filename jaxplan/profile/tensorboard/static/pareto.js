@@ -1,7 +1,7 @@
 // Every plan as a point: step time against memory. The front, the memory that there is, what was proven, what is chosen.
 import { canvas, tooltip } from "./canvas.js";
 import { paretoFront } from "./candidates.js";
-import { unitFor } from "./format.js";
+import { bytes, unitFor } from "./format.js";
 import { paintPoints } from "./raster.js";
 import { scale, ticks } from "./scale.js";
 import { color } from "./theme.js";
@@ -12,6 +12,7 @@ const HEIGHT = 330,
   TOP = 14,
   BOTTOM = 42,
   NEAR = 14;
+const FAR = 2; // times what plans need: a line of the memory that there is, further up, would press them together (chosen)
 const REACH = 2; // of the fastest step time: how far the plot reaches unless all is asked for (chosen)
 
 export class Pareto {
@@ -81,12 +82,13 @@ export class Pareto {
     const shown = this.rows.subarray(0, this.#reached(this.#limit()));
     const slowest = times[shown.at(-1)],
       fastest = times[shown[0]];
-    let most = this.candidates.capacity ?? 0,
+    let most = 0,
       least = Infinity;
     for (const row of shown) {
       if (memory[row] > most) most = memory[row];
       if (memory[row] < least) least = memory[row];
     }
+    if (this.candidates.capacity < FAR * most) most = Math.max(most, this.candidates.capacity);
     const x = scale(fastest / 1.02, slowest * 1.02, LEFT, width - RIGHT, slowest > 1.5 * fastest),
       y = scale(Math.max(0, least - 0.08 * most), most * 1.06, height - BOTTOM, TOP);
     this.axes = { x, y, shown };
@@ -119,20 +121,17 @@ export class Pareto {
   }
 
   #capacity(context, width, y, size) {
-    if (!this.candidates.capacity) return;
-    const at = y.at(this.candidates.capacity);
+    const { capacity } = this.candidates;
+    if (!capacity) return;
+    if (capacity > y.high) {
+      return write(context, `a device has ${bytes(capacity)}, far above`, width - RIGHT - 4, TOP - 2, "right", "bad");
+    }
+    const at = y.at(capacity);
     context.strokeStyle = color("bad");
     context.setLineDash([6, 4]);
     line(context, LEFT, at, width - RIGHT, at);
     context.setLineDash([]);
-    write(
-      context,
-      `memory that there is: ${size.full(this.candidates.capacity)}`,
-      width - RIGHT - 4,
-      at - 5,
-      "right",
-      "bad",
-    );
+    write(context, `memory that there is: ${size.full(capacity)}`, width - RIGHT - 4, at - 5, "right", "bad");
   }
 
   #points(context, width, height, shown, x, y) {

@@ -9,7 +9,7 @@ const ROW = 92,
 const HOLDS = [
   ["search", "search"],
   ["plan", "plan"],
-  ["compiled", "timeline"],
+  ["timeline", "timeline"],
   ["check", "check"],
   ["measured", "run"],
   ["compare", "compare"],

@@ -288,7 +288,7 @@ function controls(candidates, filter, update) {
 function columnsOf(candidates) {
   const number = (name) => candidates.numbers[name] ?? [];
   const time = unitFor("seconds", [number("step_time_s")[0]]),
-    size = unitFor("bytes", [candidates.capacity ?? 0, number("memory_bytes")[0]]);
+    size = unitFor("bytes", [number("memory_bytes")[0]]);
   const text = (name, head, width, title) => ({ name, head, width, title, cell: (row) => candidates.text(name, row) });
   const figure = (name, head, width, title, write) => ({
     name,

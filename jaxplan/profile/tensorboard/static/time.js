@@ -27,7 +27,8 @@ export function timeCard({ time }) {
   return card(
     "time",
     "Where the time goes",
-    "One optimizer step. Every part begins where the last one ended; “exposed” is communication for which devices wait. Low: everything that can overlap does. High: nothing does.",
+    "One optimizer step. Every part begins where the last one ended; “exposed” is communication for which devices wait." +
+      (known(time.low) ? " Low: everything that can overlap does. High: nothing does." : ""),
     waterfall(time, parts, unit),
     el("details", {}, el("summary", {}, "As a table"), table(["", "", unit.unit, "share", "source"], rows, [2, 3])),
     tiers(time.tiers, unit),
