@@ -86,11 +86,16 @@ class Runs:
 
     def listing(self) -> Listing:
         """The runs, as of some seconds ago at most, or as of ten times as long as one walk takes."""
-        if self._listing is None or time.monotonic() >= self._stale_at_s:
-            with self._walking:
-                if self._listing is None or time.monotonic() >= self._stale_at_s:
-                    self._listing = self._walk()
-        return self._listing
+        if self._listing is not None and time.monotonic() < self._stale_at_s:
+            return self._listing
+        if not self._walking.acquire(blocking=self._listing is None):
+            return self._listing or Listing()
+        try:
+            if self._listing is None or time.monotonic() >= self._stale_at_s:
+                self._listing = self._walk()
+            return self._listing
+        finally:
+            self._walking.release()
 
     def any(self) -> bool:
         """Whether there is, or was, a run. Asked often: the first one found ends this walk and all later ones."""
@@ -105,7 +110,9 @@ class Runs:
         """A document as it is now; none where the listing has no such run or the run no such document."""
         found = self.run(run)
         listed = found.documents.get(name) if found else None
-        return _document(listed.path) if listed else None
+        if listed is None or not listed.path.resolve().is_relative_to(self.folder.resolve()):
+            return None     # a folder on the way has become a link since
+        return _document(listed.path)
 
     def run(self, name: str) -> Run | None:
         """The run of that name."""

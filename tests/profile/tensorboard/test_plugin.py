@@ -178,6 +178,15 @@ def test_only_documents_of_runs_below_the_log_directory_are_served(get, logdir, 
     assert get("/placement", {"run": run, "name": name}).status_code == 404
 
 
+def test_a_folder_that_becomes_a_link_after_it_was_listed_is_not_followed(get, logdir):
+    made.write(logdir / "run", "search.json", SEARCH)
+    assert list(listed(get)) == ["run"]
+    outside = logdir.parent / "outside"
+    (logdir / "run").rename(outside)
+    (logdir / "run").symlink_to(outside)
+    assert get("/document", {"run": "run", "name": "search.json"}).status_code == 404
+
+
 @pytest.mark.parametrize(
     "text",
     ['{"schema": "jaxplan.sea', "", "[]", '{"plans": [1e999]}', '{"machine": {"name": NaN}}', "[" * 100_000, "\xff"],
