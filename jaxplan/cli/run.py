@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -30,7 +31,7 @@ from jaxplan.profile.trace import read as read_trace
 from jaxplan.report.run_text import run_lines
 from jaxplan.run.job import Request
 from jaxplan.run.process import RunProcess
-from jaxplan.run.processes import detected, explicit
+from jaxplan.run.processes import detected, explicit, started_by, unreached
 from jaxplan.run.result import FAR_BEHIND, Event, RunResult
 from jaxplan.run.tokens import open_tokens
 from jaxplan.units import format_seconds
@@ -39,6 +40,8 @@ LOGDIR = "--logdir FOLDER"
 AGAINST = 1
 INTERRUPTED = 130
 TELL_EVERY_S = 5.0
+VIRTUAL = 8                     # chosen: virtual devices that a host of few cores can still run
+FATAL = re.compile(r"^F\d{4} .*?\] (.*)$", re.MULTILINE)      # how Abseil logs a fatal error
 UNPREDICTED = (
     "Nothing predicts this run: it is not on the plan's own machine, and no calibration of this one was given "
     "(--calibration NAME, of `jaxplan calibrate`)."
@@ -145,6 +148,10 @@ class Runner:
         if kind == "attached":
             several = f", {event['processes']} processes" if event["processes"] > 1 else ""
             self.say(f"attached   {event['devices']} x {event['device_kind']} ({event['platform']}){several}")
+            wanted = self.result.record.plan.machine.devices
+            if event["platform"] == "cpu" and event["devices"] == 1 < wanted and self.devices is None:
+                most = min(wanted, VIRTUAL)
+                self.say(f"           no accelerator was found: --devices {most} takes {most} virtual CPU devices")
         elif kind == "plan":
             for words in event["words"]:
                 self.say(f"scaled     {words}")
@@ -229,6 +236,8 @@ class Runner:
             return INTERRUPTED
         if failed is not None and failed["kind"] != "VerdictError":
             raise self.error(failed)
+        if self.ended and "attached" not in self.result.events and (self.request.explicit or self.request.detected):
+            raise unreached(started_by(self.request.explicit, self.request.detected), self.ended)
         if self.ended:
             raise RunError(self.ended + self.peers())
         if self.result.against:
@@ -270,6 +279,6 @@ ERRORS = {kind.__name__: kind for kind in (InputError, MissingError)}
 
 
 def _last(stderr: str) -> str:
-    """The last line that says something, of what a process wrote before it died."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return f" (last words: {lines[-1][:300]})" if lines else ""
+    """What a process wrote before it died: why a C++ library ended it, else its last line."""
+    lines = [match[1] for match in FATAL.finditer(stderr)] or [line for line in stderr.splitlines() if line.strip()]
+    return f" (last words: {lines[-1].strip()[:400]})" if lines else ""

@@ -5,7 +5,7 @@ Each has a key `event`:
 
     attached    platform, device_kind, devices, process, processes
     plan        decisions (as they run), scaled, words
-    facts       needed_flops, compute_dtype, tokens, peak_flops_per_s (of one device; null where it is not known), chip
+    facts       needed_flops, compute_dtype, tokens, peak_flops_per_s (of one device; null where it is not known)
     compiled    seconds, init_s, wrong (shardings that are not the plan's)
     step        phase (warmup, plain, profiled), number, seconds, dispatch_s, loss, gradient_norm
     profile     session, path, problem
@@ -111,7 +111,7 @@ class _Run:
         fits = self._fits(record.plan)
         found = scaled(record.plan, self.here, fits, keep_vocab=data is not None, calibration=known)
         plan = found.plan
-        self.say("plan", decisions=plan.decisions(), scaled=found.to_json(), words=list(found.words), label=plan.label)
+        self.say("plan", decisions=plan.decisions(), scaled=found.to_json(), words=list(found.words))
         table = traced(plan)
         self._facts(plan, table)
         batch_of, said = batches(plan, asked.warmup + asked.steps + self._profiled, data)
@@ -170,8 +170,6 @@ class _Run:
             compute_dtype=table.compute_dtype,
             tokens=plan.workload.tokens,
             peak_flops_per_s=rate,
-            chip=None if chip is None else chip.name,
-            uncovered=dict(table.uncovered),
         )
 
     def _write_plan(
@@ -218,6 +216,10 @@ class _Run:
         later = range(half, half + self._profiled)
         with profiled(self.folder, self.here.process) as profile:
             taken = training.steps(later, annotate=True)
+        if self.here.processes > 1:
+            from jax.experimental import multihost_utils
+
+            multihost_utils.sync_global_devices("profiles are written")     # process 0 is about to read them
         self._steps("profiled", taken)
         path = None if profile.path is None else str(profile.path)
         self.say("profile", session=SESSION if path else None, path=path, problem=profile.problem)

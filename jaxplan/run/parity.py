@@ -90,7 +90,10 @@ def parity(plan: Plan, mesh: Mesh, compute_dtype: str) -> Parity:
     exact = compute_dtype == "float32"
     tolerance = TOLERANCES["float32" if exact else "other"]
     work = plan.workload
-    what = f"{work.name}, {work.batch} x {work.seq} tokens, in {compute_dtype}"
+    sizes = f"{work.batch} x {work.seq} tokens"
+    if work.model is None:
+        sizes = f"a batch of {work.batch} in {plan.microbatches} parts"
+    what = f"{work.name}, {sizes}, in {compute_dtype}"
     with jax.default_matmul_precision("highest"):       # a TPU would multiply float32 in bfloat16 else
         step = build(plan, mesh)
         nbytes = 2 * sum(math.prod(a.shape) * a.dtype.itemsize for a in jax.tree.leaves(step.abstract_state.params))

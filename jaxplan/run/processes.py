@@ -95,11 +95,22 @@ def join(asked: Explicit | None, found: str, start_limit_s: int = START_LIMIT_S)
             jax.distributed.initialize(**limits)
         else:
             jax.distributed.initialize(asked.coordinator, asked.processes, asked.process, **limits)
-    except Exception as error:
-        where = f"{found} started this process" if asked is None else f"process {asked.process} of {asked.processes}"
-        first = str(error).strip().partition("\n")[0]
-        raise InputError(
-            f"{where}, but the others were not reached within {start_limit_s} s: {first}",
-            "as many processes as are said, all running this command, and a coordinator's port that is free",
-            "" if asked is not None else "--coordinator HOST:PORT --processes N --process I",
-        ) from error
+    except Exception as error:      # most failures end the process (XLA's client does)
+        told = None if asked is None else asked.to_json()
+        raise unreached(started_by(told, found), str(error).strip().partition("\n")[0]) from error
+
+
+def started_by(asked: Mapping[str, Any] | None, found: str) -> str:
+    """Who says that this is one of several processes, in words."""
+    if asked is None:
+        return f"{found} started this process as one of several"
+    return f"this is process {asked['process']} of {asked['processes']}, with the coordinator {asked['coordinator']}"
+
+
+def unreached(started: str, why: str) -> InputError:
+    """The message of a process that found no others."""
+    return InputError(
+        f"{started}; the others were not reached: {why}",
+        "all processes to run this command at the same time, and a coordinator's port that is free and reachable",
+        "--coordinator HOST:PORT --processes N --process I",
+    )

@@ -248,10 +248,9 @@ def test_plans_that_are_none(command, tmp_path):
 ATTACHED = {
     "event": "attached", "platform": "gpu", "device_kind": "NVIDIA H100", "devices": 8, "process": 0, "processes": 1,
 }  # fmt: skip
-DECIDED = {"event": "plan", "decisions": PLAN.decisions(), "scaled": None, "words": [], "label": PLAN.label}
+DECIDED = {"event": "plan", "decisions": PLAN.decisions(), "scaled": None, "words": []}
 FACTS = {
     "event": "facts", "needed_flops": 1e9, "compute_dtype": "bfloat16", "tokens": 512, "peak_flops_per_s": 1e12,
-    "chip": "H100", "uncovered": {},
 }  # fmt: skip
 STEP = {
     "event": "step", "phase": "plain", "number": 0, "seconds": 1.0, "dispatch_s": 0.1, "loss": 4.0,
@@ -301,6 +300,12 @@ def test_a_step_that_does_not_fit_is_a_verdict(pretend):
     assert told["step_time_s"]["all"] == [1.0] and told["mfu"]["value"] == pytest.approx(1e9 / 8e12)
 
 
+def test_one_processor_alone_is_told_what_to_do(pretend):
+    alone = {**ATTACHED, "platform": "cpu", "device_kind": "cpu", "devices": 1}
+    assert "--devices 8" in pretend([alone, DECIDED, FACTS, STEP, DONE])[2]
+    assert "--devices 8" not in pretend([alone, DECIDED, FACTS, STEP, DONE], Ending(), "--devices", 1)[2]
+
+
 def test_a_loss_that_is_lost_is_a_verdict(pretend):
     code, out, err, told = pretend([*BEGUN, {**STEP, "number": 7, "loss": None}, DONE])
     assert code == 1 and "AGAINST   step 7 (plain): the loss is not finite" in out and "loss not finite" in err
@@ -323,6 +328,13 @@ def test_runs_that_end_early(pretend, events, ending, code, words):
     assert (told is None) == (events[0]["event"] == "failed")
     if told is not None and len(events) > 1:
         assert told["step_time_s"]["all"] == [1.0]
+
+
+def test_peers_that_never_come(pretend):
+    several = ("--coordinator", "127.0.0.1:9", "--processes", 2, "--process", 1)
+    said = "F1201 04:52:14.2 1 client.h:80] Terminating because another task died\n*** Check failure ***\n @ 0x7"
+    code, _, err, _ = pretend([], Ending("the run's process crashed with SIGABRT (Aborted)", said), *several)
+    assert code == 2 and "process 1 of 2" in err and "(last words: Terminating because another task died)" in err
 
 
 def test_other_processes_are_silent(pretend, tmp_path):

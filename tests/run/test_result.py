@@ -18,9 +18,8 @@ ATTACHED = {
 }  # fmt: skip
 FACTS = {
     "event": "facts", "needed_flops": 8e12, "compute_dtype": "bfloat16", "tokens": 4096, "peak_flops_per_s": 1e12,
-    "chip": "H100", "uncovered": {},
 }  # fmt: skip
-DECIDED = {"event": "plan", "decisions": PLAN.decisions(), "scaled": None, "words": [], "label": PLAN.label}
+DECIDED = {"event": "plan", "decisions": PLAN.decisions(), "scaled": None, "words": []}
 AGREES = {
     "event": "parity", "checked": True, "passed": True, "loss_difference": 1e-7, "gradient_norm_difference": 1e-6,
     "tolerance": {"loss": 1e-5, "gradient_norm": 1e-4}, "why_not": "", "what": "tiny", "array": "up",
