@@ -7,7 +7,8 @@ devices, priced from its HLO (`compile.timeline`) with the calibration's figures
 one, and run; the fastest of the repeats is what it takes, as in the calibration. Beside it stands the same program
 priced without a calibration: cores times clock times what a vector unit can do, and a data sheet's memory. The bar: the
 median error under 15%, the rank correlation at least 0.9. With --write the rows go to
-profiling/calibrations/cpu_programs.json and the calibration beside them, to cpu.toml. Run it when nothing else runs on the host.
+profiling/calibrations/cpu_programs.json and the calibration beside them, to cpu.toml. Run it when nothing else runs on
+the host.
 """
 
 from __future__ import annotations
