@@ -8,6 +8,7 @@ from dataclasses import replace
 from jaxplan.cli.request import DEFAULT_SEQUENCES_PER_DEVICE
 from jaxplan.errors import JaxplanError
 from jaxplan.machine import catalogue
+from jaxplan.machine.attached_machine import calibrated
 from jaxplan.machine.family import Family, text
 from jaxplan.machine.topology import Machine
 from jaxplan.search.rank import rank
@@ -71,6 +72,8 @@ def _scaled(workload: Workload, machine: Machine) -> Workload:
 
 
 def _more_chips(machine: Machine) -> Iterator[Machine]:
+    if machine.kind == "cpu":
+        return iter(())     # more virtual devices share the same memory
     return _doubled(machine, catalogue.family(machine.family))
 
 
@@ -105,5 +108,8 @@ def _more_larger_chips(machine: Machine) -> Iterator[Machine]:
 
 
 def _alike(machine: Machine, other: Machine) -> Machine:
-    """With the share of memory that the user gives to the program."""
-    return replace(other, memory_fraction=machine.memory_fraction)
+    """With the share of memory that the user gives to the program, and at measured rates where those of it are."""
+    other = replace(other, memory_fraction=machine.memory_fraction)
+    if machine.attached is None or other.chip.id != machine.chip.id:
+        return other
+    return calibrated(other, machine.attached)
