@@ -14,6 +14,7 @@ from jaxplan.cli.main import main
 from jaxplan.errors import InputError
 from jaxplan.machine import catalogue
 from jaxplan.machine.attached import written
+from jaxplan.machine.attached_machine import attached_machine
 from jaxplan.plan.files import read, write
 from jaxplan.plan.plan import MeshAxis, Plan
 from jaxplan.plan.record import Part, PlanRecord, TimeLedger
@@ -88,3 +89,12 @@ def test_explanations_and_checks_name_the_calibration(gpu):
     found = at_rates_of(RECORD, gpu)
     assert "times are calibrated on NVIDIA H100" in "\n".join(check_lines(found, ()))
     assert json.loads(json.dumps(check_json(found, ())))["calibration"].endswith("2026-01-02, host")
+
+
+def test_what_would_fit_instead_is_priced_at_the_same_rates(gpu):
+    from jaxplan.cli.advice import _more_chips, _more_larger_chips
+
+    calibrated_machine = machine_of("1x8", "h100", None, None, gpu)
+    assert all(other.attached == made.of_gpu() for other in _more_chips(calibrated_machine))
+    assert all(other.attached is None for other in _more_larger_chips(calibrated_machine))
+    assert list(_more_chips(attached_machine(made.of_cpu(), 4))) == []
