@@ -12,7 +12,7 @@ Each has a key `event`:
     memory      peak_per_device, why_not
     parity      as in run.json
     note        text
-    failed      kind (the class of jaxplan.errors), message, exit_code, traceback
+    failed      kind (the class of jaxplan.errors, empty for others), message, traceback
     done
 """
 
@@ -83,13 +83,11 @@ def execute(request: Request, say: Say, give_folder: GiveFolder) -> None:
     try:
         _Run(request, say, give_folder).go()
     except JaxplanError as error:
-        kind = type(error).__name__
-        say({"event": "failed", "kind": kind, "message": str(error), "exit_code": error.exit_code, "traceback": ""})
+        say({"event": "failed", "kind": type(error).__name__, "message": str(error), "traceback": ""})
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         message = f"{type(error).__name__}: {first}"
-        told = {"kind": "", "message": message, "exit_code": None, "traceback": traceback.format_exc()}
-        say({"event": "failed", **told})
+        say({"event": "failed", "kind": "", "message": message, "traceback": traceback.format_exc()})
 
 
 class _Run:

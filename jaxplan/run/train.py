@@ -26,7 +26,8 @@ SEED = 0
 #: How a step is awaited, for people: what its time holds and what it does not.
 AWAITED = (
     "A step's time is from its dispatch until its whole new state is there; its batch lies on the devices before. The "
-    "next step is dispatched only then: a loop that runs ahead hides the dispatch (its median is given beside)."
+    "next step is dispatched only then: a loop that runs ahead hides the dispatch (its median is given beside). The "
+    "gradients' norm is computed in it, too, which adds one pass over them."
 )
 
 

@@ -261,7 +261,7 @@ DONE = {"event": "done"}
 
 
 def failed(kind, message, traceback=""):
-    return {"event": "failed", "kind": kind, "message": message, "exit_code": None, "traceback": traceback}
+    return {"event": "failed", "kind": kind, "message": message, "traceback": traceback}
 
 
 @pytest.fixture
