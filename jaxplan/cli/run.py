@@ -40,7 +40,6 @@ LOGDIR = "--logdir FOLDER"
 AGAINST = 1
 INTERRUPTED = 130
 TELL_EVERY_S = 5.0
-VIRTUAL = 8                     # chosen: virtual devices that a host of few cores can still run
 FATAL = re.compile(r"^F\d{4} .*?\] (.*)$", re.MULTILINE)      # how Abseil logs a fatal error
 UNPREDICTED = (
     "Nothing predicts this run: it is not on the plan's own machine, and no calibration of this one was given "
@@ -56,7 +55,9 @@ def run(
     logdir: Annotated[Path, typer.Option(help="folder for the results")] = Path("jaxplan-runs"),
     data: Annotated[Path | None, typer.Option(help="token ids, .npy or .npz (default: made up)")] = None,
     parity: Annotated[bool, typer.Option(help="compare a small step with one device")] = True,
-    devices: Annotated[int | None, typer.Option(help="so many virtual CPU devices, not what is attached")] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="virtual CPU devices, not what is attached (8 where nothing is)")
+    ] = None,
     calibration: Annotated[str | None, typer.Option(help=HELP)] = None,
     coordinator: Annotated[str | None, typer.Option(help="HOST:PORT of process 0, where there are several")] = None,
     processes: Annotated[int | None, typer.Option(help="how many there are")] = None,
@@ -147,11 +148,9 @@ class Runner:
         kind = event["event"]
         if kind == "attached":
             several = f", {event['processes']} processes" if event["processes"] > 1 else ""
-            self.say(f"attached   {event['devices']} x {event['device_kind']} ({event['platform']}){several}")
-            wanted = self.result.record.plan.machine.devices
-            if event["platform"] == "cpu" and event["devices"] == 1 < wanted and self.devices is None:
-                most = min(wanted, VIRTUAL)
-                self.say(f"           no accelerator was found: --devices {most} takes {most} virtual CPU devices")
+            assumed = event["platform"] == "cpu" and self.devices is None
+            virtual = "  (no accelerator was found: virtual devices; --devices)" if assumed else ""
+            self.say(f"attached   {event['devices']} x {event['device_kind']} ({event['platform']}){several}{virtual}")
         elif kind == "plan":
             for words in event["words"]:
                 self.say(f"scaled     {words}")

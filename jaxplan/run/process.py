@@ -19,12 +19,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jaxplan.compile.environment import DROPPED, environment, xla_flags
+from jaxplan.compile.environment import DROPPED, HOST_DEVICES_FLAG, environment, xla_flags
 from jaxplan.compile.job import STDERR_READ_BYTES
 from jaxplan.compile.worker import describe_exit, end, import_paths
 from jaxplan.errors import InputError
 from jaxplan.run.job import Request
 
+VIRTUAL_DEVICES = 8         # chosen: three roles have two each, and a host of few cores can run them
 POLL_S = 0.5
 HUNG_LEAST_S, HUNG_TIMES = 120.0, 100.0     # chosen: a step that takes longer than both has hung
 WAIT_S = 10.0                               # for a process that has told its last event
@@ -43,11 +44,12 @@ class Ending:
     stderr: str = ""
 
 
-def variables(devices: int | None, parent: Mapping[str, str]) -> dict[str, str]:
+def variables(devices: int | None, parent: Mapping[str, str], alone: bool = False) -> dict[str, str]:
     """The environment of a run.
 
     Args:
         devices: virtual CPU devices in place of accelerators; None: whatever JAX finds.
+        alone: no other process takes part: where JAX finds no accelerator, there are `VIRTUAL_DEVICES`.
 
     Raises:
         InputError: more virtual devices than the host's XLA can have, or none.
@@ -60,6 +62,8 @@ def variables(devices: int | None, parent: Mapping[str, str]) -> dict[str, str]:
             raise InputError(f"--devices {devices}: {error}") from error
         found = {name: value for name, value in found.items() if name not in DROPPED}
         found |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags(parent.get("XLA_FLAGS", ""), devices)[0]}
+    elif alone and HOST_DEVICES_FLAG not in parent.get("XLA_FLAGS", ""):
+        found["XLA_FLAGS"] = xla_flags(parent.get("XLA_FLAGS", ""), VIRTUAL_DEVICES)[0]    # accelerators do not see it
     found["PYTHONPATH"] = os.pathsep.join(import_paths(found))
     found["PYTHONUNBUFFERED"] = "1"
     return found
@@ -80,7 +84,7 @@ class RunProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env=variables(devices, os.environ),
+            env=variables(devices, os.environ, alone=request.explicit is None and not request.detected),
             start_new_session=True,     # ended as a group; and a terminal's Ctrl-C does not reach it
         )
         self._send(asdict(request))

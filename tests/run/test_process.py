@@ -57,5 +57,8 @@ def test_virtual_devices_are_a_matter_of_the_environment():
     kept = variables(None, given)
     assert {name: kept[name] for name in given} == given and "JAX_PLATFORMS" not in variables(None, {})
     assert os.environ.get("XLA_FLAGS") != found["XLA_FLAGS"]
+    assert variables(None, given, alone=True)["XLA_FLAGS"] == given["XLA_FLAGS"]
+    assert variables(None, {}, alone=True)["XLA_FLAGS"] == "--xla_force_host_platform_device_count=8"
+    assert "XLA_FLAGS" not in variables(None, {})
     with pytest.raises(InputError, match="--devices 0"):
         variables(0, given)
