@@ -2,7 +2,8 @@
 
     from jaxplan.checkpoint import Checkpointer, Position, Preemption, Watchdog
 
-    with Checkpointer("checkpoints", keep=3) as saved, Watchdog(600) as alive, Preemption(grace_s=25) as preemption:
+    # the checkpointer last: what watches must still watch while the last save is awaited
+    with Watchdog(600) as alive, Preemption(grace_s=25) as preemption, Checkpointer("checkpoints", keep=3) as saved:
         found = saved.restore(abstract_state)              # None where the folder holds no step
         state, first = (init(), 1) if found is None else (found.state, found.step + 1)
         for step in range(first, last + 1):

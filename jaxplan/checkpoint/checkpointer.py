@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Mapping
@@ -207,7 +208,7 @@ class Checkpointer:
             error.add_note(str(failed))
 
     def _is_there(self, record: StepRecord) -> bool:
-        ahead = [step for step in self.steps() if step >= record.step]
+        ahead = [step for step in self._shared(self.steps()) if step >= record.step]
         if not ahead:
             return False
         there = self._record(record.step)
@@ -253,7 +254,8 @@ class Checkpointer:
     def _failed(self, step: int, error: Exception) -> CheckpointError:
         self._pending = None
         if jax.process_index() == 0:
-            self.folder.clean()     # what was written of it takes the room that the next save needs
+            with contextlib.suppress(OSError):      # the first error is the one to tell
+                self.folder.clean()     # what was written of it takes the room that the next save needs
         return CheckpointError(f"step {step} was not saved: {first_line(error)}. {self._stands()}")
 
     def _stands(self) -> str:
@@ -263,7 +265,7 @@ class Checkpointer:
     def _record(self, step: int) -> StepRecord | None:
         try:
             return read_record(self.folder, step)
-        except (DamagedError, OSError):
+        except (DamagedError, InputError, OSError):
             return None
 
     def _clean_once(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from jaxplan.checkpoint.position import Position
 
 SCHEMA = "jaxplan.checkpoint/1"
+KEY = "key<"        # dtypes of keys of random numbers begin so
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,6 @@ class Leaf:
     shape: tuple[int, ...]
     dtype: str
     digest: str = ""
-
-    def same_kind(self, other: Leaf) -> bool:
-        return (self.path, self.shape, self.dtype) == (other.path, other.shape, other.dtype)
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,6 @@ class StepRecord:
         }
         return {**data, "seal": _seal(data)}
 
-    def with_notes(self, notes: Mapping[str, Any]) -> StepRecord:
-        return replace(self, notes=notes)
-
 
 def from_json(data: Any) -> StepRecord:
     """The record of a step.
@@ -111,9 +106,15 @@ def differences(saved: StepRecord, asked: tuple[Leaf, ...], *, cast: bool = Fals
     changed = [
         f"{path} is {_kind(have[path])} in the checkpoint, asked for as {_kind(want[path])}"
         for path in want
-        if path in have and (have[path].shape != want[path].shape or not (cast or have[path].same_kind(want[path])))
+        if path in have and not _fits(have[path], want[path], cast)
     ]
     return [*changed, *missing, *extra]
+
+
+def _fits(have: Leaf, want: Leaf, cast: bool) -> bool:
+    """Whether the one can be restored as the other; keys of random numbers are cast to nothing."""
+    keys = KEY in (have.dtype + want.dtype)
+    return have == replace(want, digest=have.digest, dtype=have.dtype if cast and not keys else want.dtype)
 
 
 def _kind(leaf: Leaf) -> str:

@@ -206,6 +206,9 @@ def test_a_dtype_changes_only_where_asked(saved, target):
     found = saved.restore(half, cast=True).state["params"]["w"]
     expected = np.asarray(state_of(2)["params"]["w"]).astype(jnp.bfloat16)
     assert found.dtype == jnp.bfloat16 and (np.asarray(found) == expected).all()
+    data = jax.ShapeDtypeStruct((), jnp.uint32, sharding=target["key"].sharding)
+    with pytest.raises(InputError, match=r"key is key<fry>\[\] in the checkpoint, asked for as uint32"):
+        saved.restore({**target, "key": data}, cast=True)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -56,4 +56,6 @@ class Judged:
             return f"{self.compared} steps equal to the bit"
         if self.difference is None:
             return "no step to compare"
+        if self.difference == 0:
+            return f"{self.compared} steps with equal losses and other states"
         return f"{self.compared} steps within {self.difference:.1e}, not equal to the bit"

@@ -27,8 +27,7 @@ MOST_VIRTUAL = 8        # chosen: CPU devices that stand in for a plan's, where 
 #: in float32 1.4e-6 over 30.
 TOLERANCES = {"bfloat16": 2**-8, "float32": 1e-5}
 EXPERTS_TOLERANCE = 2**-6       # chosen: a rounding sends a token to another expert (measured: 4.3e-3 in 5 steps)
-#: A step that is no multiple of the interval, and one that is: where faults strike.
-LEAST_INTERVALS = 3
+LEAST_INTERVALS = 3     # faults strike between the second save and the third
 
 
 @dataclass

@@ -36,8 +36,8 @@ def run(stage: Stage) -> Outcome:
     whole = stage.restored_whole(after)
     last = stage.steps // stage.every * stage.every
     passed = late <= 2 and came.done and whole and resumed_at == last
-    later = "succeed" if resumed_at == last and whole else f"fail, step {resumed_at} is restored"
-    said = f"{how}: said at step {failed['step']} of the save at {stage.late}; later saves {later}"
+    later = "is saved" if resumed_at == last and whole else f"is not saved either, {resumed_at} is restored"
+    said = f"{how}: said at step {failed['step']} of the save at {stage.late}; step {last}, with room again, {later}"
     return Outcome(NAME, WHAT, SAFE, said, passed)
 
 
