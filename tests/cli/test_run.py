@@ -300,10 +300,12 @@ def test_a_step_that_does_not_fit_is_a_verdict(pretend):
     assert told["step_time_s"]["all"] == [1.0] and told["mfu"]["value"] == pytest.approx(1e9 / 8e12)
 
 
-def test_one_processor_alone_is_told_what_to_do(pretend):
-    alone = {**ATTACHED, "platform": "cpu", "device_kind": "cpu", "devices": 1}
-    assert "--devices 8" in pretend([alone, DECIDED, FACTS, STEP, DONE])[2]
-    assert "--devices 8" not in pretend([alone, DECIDED, FACTS, STEP, DONE], Ending(), "--devices", 1)[2]
+def test_virtual_devices_that_nobody_asked_for_are_said(pretend):
+    virtual = {**ATTACHED, "platform": "cpu", "device_kind": "cpu"}
+    said = "no accelerator was found: virtual devices; --devices"
+    assert said in pretend([virtual, DECIDED, FACTS, STEP, DONE])[2]
+    assert said not in pretend([virtual, DECIDED, FACTS, STEP, DONE], Ending(), "--devices", 8)[2]
+    assert said not in pretend([ATTACHED, DECIDED, FACTS, STEP, DONE])[2]
 
 
 def test_a_loss_that_is_lost_is_a_verdict(pretend):
