@@ -43,9 +43,8 @@ def xspace(programs: Sequence[bytes]) -> bytes:
 
 def module_name(proto: bytes) -> str:
     """The name of the module in a serialized HloProto (hlo.proto: HloProto.hlo_module, HloModuleProto.name)."""
-    module = dict(fields(memoryview(proto))).get(1, b"")
-    name = b"" if isinstance(module, int) else dict(fields(memoryview(module))).get(1, b"")
-    return text(name)
+    module = dict(fields(memoryview(proto))).get(1, 0)
+    return "" if isinstance(module, int) else text(dict(fields(module)).get(1, 0))
 
 
 def _varint(value: int) -> bytes:

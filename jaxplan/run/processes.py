@@ -89,7 +89,7 @@ def join(asked: Explicit | None, found: str, start_limit_s: int = START_LIMIT_S)
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    limits = {"initialization_timeout": start_limit_s, "heartbeat_timeout_seconds": HEARTBEAT_S}
+    limits: dict[str, Any] = {"initialization_timeout": start_limit_s, "heartbeat_timeout_seconds": HEARTBEAT_S}
     try:
         if asked is None:
             jax.distributed.initialize(**limits)
