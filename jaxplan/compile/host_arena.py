@@ -1,8 +1,9 @@
 """Bytes that a CPU program takes anew from the system at every start: its temporaries and results. No JAX here.
 
 XLA's CPU runtime allocates one block for the temporaries of an execution and gives it back afterwards; the kernel
-clears its pages when they are touched first. How large the block is follows from which values are alive at once: values
-that only name others (tuples, bitcasts, loops that carry them, updates in place) have no buffer of their own.
+clears its pages when they are touched first. Blocks under `KEPT_BYTES` the C library keeps for the next execution. How
+large the block is follows from which values are alive at once: values that only name others (tuples, bitcasts, loops
+that carry them, updates in place) have no buffer of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ _NAMES = frozenset(("tuple", "get-tuple-element", "bitcast", "while", "optimizat
 _WITHOUT = frozenset(("parameter", "constant", "after-all", "partition-id", "replica-id"))
 
 
+#: glibc maps larger blocks anew each time; up to here its threshold grows with what is freed (mallopt(3),
+#: M_MMAP_THRESHOLD: DEFAULT_MMAP_THRESHOLD_MAX on 64-bit systems).
+KEPT_BYTES = 32 * 2**20
+
+
 def fresh_bytes(module: Module) -> int:
+    """Bytes that one execution takes anew: its block, unless that is small enough to be kept."""
+    block = block_bytes(module)
+    return block if block > KEPT_BYTES else 0
+
+
+def block_bytes(module: Module) -> int:
     """The most bytes of temporaries and results that are alive at once."""
     return _peak(module, module.entry, {})
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxplan.compile.hlo import parse
-from jaxplan.compile.host_arena import fresh_bytes
+from jaxplan.compile.host_arena import block_bytes, fresh_bytes
 
 ONE = 100 * 20 * 4      # bytes of one array
 
@@ -22,7 +22,7 @@ def test_values_that_live_at_once_add_up_and_names_cost_nothing():
         ROOT %t = (f32[100,20]{1,0}) tuple(%d)
         """
     )
-    assert fresh_bytes(module) == 2 * ONE       # a and c, then c and d
+    assert block_bytes(module) == 2 * ONE       # a and c, then c and d
 
 
 def test_an_update_in_place_takes_nothing():
@@ -35,7 +35,7 @@ def test_an_update_in_place_takes_nothing():
         ROOT %u = f32[100,20]{1,0} dynamic-update-slice(%a, %r, %i, %i)
         """
     )
-    assert fresh_bytes(module) == ONE + 80
+    assert block_bytes(module) == ONE + 80
 
 
 def test_it_is_about_what_xla_assigns():
@@ -49,4 +49,10 @@ def test_it_is_about_what_xla_assigns():
     memory = compiled.memory_analysis()
     assigned = memory.temp_size_in_bytes + memory.output_size_in_bytes
     # XLA packs blocks its own way
-    assert fresh_bytes(parse(compiled.as_text())) == pytest.approx(assigned, rel=0.35)
+    assert block_bytes(parse(compiled.as_text())) == pytest.approx(assigned, rel=0.35)
+
+
+def test_only_large_blocks_are_taken_anew():
+    body = "%p = f32[{n}]{{0}} parameter(0)\nROOT %a = f32[{n}]{{0}} negate(%p)"
+    assert fresh_bytes(fixtures.program(body.format(n=2**20))) == 0
+    assert fresh_bytes(fixtures.program(body.format(n=2**24))) == 4 * 2**24

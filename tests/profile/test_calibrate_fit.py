@@ -9,6 +9,7 @@ from jaxplan.profile.calibrate.fit import fit
 from jaxplan.profile.calibrate.kernels import QUICK, TURN, kernels
 from jaxplan.profile.calibrate.overlap import BOTH, MATMUL, MOVED, hidden
 from jaxplan.profile.calibrate.session import counts_up_to, rates, without_turns
+from jaxplan.profile.calibrate.touch import first_touch_s
 
 TRUE = {"operations": 2e-6, "FLOPs": 1e-11, "bytes": 5e-11}
 
@@ -92,6 +93,10 @@ def test_turns_of_the_loop_are_taken_off():
     pieces = [piece(TURN, "turn", 2.0), piece("a", "memory", 3.9), piece("b", "memory", 12.0)]
     assert [(p["name"], p["seconds"]) for p in without_turns(pieces)] == [("b", 10.0)]
     assert [p["seconds"] for p in without_turns(pieces[1:])] == [3.9, 12.0]
+
+
+def test_memory_that_is_new_costs_something():
+    assert 1e-12 < first_touch_s(1, 1) < 1e-7       # a page of 4 KiB in 4 ns to 400 us
 
 
 def test_counts_and_groups_that_are_measured():

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxplan.compile.hlo import parse
-from jaxplan.compile.host_arena import fresh_bytes
 from jaxplan.compile.host_work import loop_work
 from jaxplan.profile.calibrate import collectives, overlap
 from jaxplan.profile.calibrate.kernels import Kernel, kernels, turn
@@ -169,8 +168,7 @@ def kernel_piece(kernel: Kernel) -> Piece:
     compiled, arguments = program(kernel.function, kernel.arguments, {})
     about: dict[str, Any] = {"flops": kernel.flops, "moved": kernel.nbytes + _result_bytes(kernel)}
     if jax.default_backend() == "cpu":
-        module = parse(compiled.as_text())
-        about |= {"work": loop_work(module, parallel()), "fresh": fresh_bytes(module)}
+        about["work"] = loop_work(parse(compiled.as_text()), parallel())
     return Piece(kernel.name, kernel.family, compiled, arguments, about, _busy_cores())
 
 

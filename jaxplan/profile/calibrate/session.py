@@ -24,6 +24,7 @@ from jaxplan.profile.calibrate.collectives import group_sizes
 from jaxplan.profile.calibrate.fit import fit
 from jaxplan.profile.calibrate.kernels import TURN
 from jaxplan.profile.calibrate.overlap import hidden
+from jaxplan.profile.calibrate.touch import first_touch_s
 
 LIMIT_S = 900.0         # of one worker: a hang, not a slow machine
 SHORT = {"bfloat16": "bf16", "float32": "f32"}
@@ -113,7 +114,7 @@ class Session:
         if large:
             return
         found = fit([piece["work"] for piece in good], [piece["seconds"] for piece in good])
-        prices = {**found.prices, FRESH: fresh_price(pieces)}
+        prices = {**found.prices, FRESH: first_touch_s(count, host.cores())}
         self.figures += [Figure("price", kind, six_digits(price), "s", count) for kind, price in prices.items()]
         self.residuals.append(Residual("kernels", count, len(good), six_digits(found.median), six_digits(found.worst)))
 
@@ -177,12 +178,6 @@ def rates(pieces: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, str]]:
         if reached:
             found.append((name, float(np.median(reached)), unit))
     return [*found, ("launch", min(launches), "s")] if launches else found
-
-
-def fresh_price(pieces: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds of a byte that a program takes anew: what programs without a turn take beyond their launch."""
-    works = [{"launch": 1.0, FRESH: float(piece["fresh"])} for piece in pieces]
-    return fit(works, [piece["none_s"] for piece in pieces]).prices[FRESH]
 
 
 def without_turns(pieces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
