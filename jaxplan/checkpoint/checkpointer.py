@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -36,6 +36,7 @@ class Checkpointer:
         read_only: restore only; nothing in the folder is moved or cleaned (an evaluation beside the training).
         check_room: refuse a save for which the disk has no room before it starts.
         timeout_s: for a save in the background.
+        layer_order: `plan.layer_order`, if the plan is a circular pipeline: its layers are restored to no other order.
 
     Raises:
         InputError: the folder cannot be used.
@@ -50,12 +51,14 @@ class Checkpointer:
         read_only: bool = False,
         check_room: bool = True,
         timeout_s: int = 600,
+        layer_order: Sequence[int] = (),
     ) -> None:
         if keep is not None and keep < 1:
             raise InputError(f"keep={keep}", "at least 1, or None for all")
         logs.quieten()
         self.folder = Folder.of(folder, create=not read_only)
         self._keep, self._asynchronous, self._read_only, self._check_room = keep, asynchronous, read_only, check_room
+        self._layer_order = tuple(layer_order)
         self._pending: StepRecord | None = None
         self._cleaned = False
         handler = ocp.CompositeCheckpointHandler(
@@ -90,8 +93,9 @@ class Checkpointer:
         if bad:
             raise NotFiniteError(f"step {step} is not saved: {listed(bad)} not finite. {self._stands()}")
         record = StepRecord(
-            step, now.digested(sums), lost, position, mesh_of(now.arrays), installed_versions(), dict(notes or {})
-        )
+            step, now.digested(sums), lost, position, mesh_of(now.arrays), installed_versions(), dict(notes or {}),
+            self._layer_order,
+        )  # fmt: skip
         if self._is_there(record):
             return
         self._begin(now.arrays, state, record)
@@ -148,7 +152,7 @@ class Checkpointer:
         passed: list[tuple[int, str]] = []
         for candidate in asked:
             try:
-                found = proven(self.folder, candidate, target, cast)
+                found = proven(self.folder, candidate, target, cast, self._layer_order)
             except DamagedError as error:
                 passed.append((candidate, str(error)))
                 continue

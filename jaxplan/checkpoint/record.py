@@ -35,6 +35,7 @@ class StepRecord:
         mesh: axis to size, of the mesh that it was saved from.
         versions: packages that wrote it.
         notes: whatever else the caller keeps: plain data.
+        layer_order: `Plan.layer_order`: which layer lies where in stacked weights; empty: the model's own order.
     """
 
     step: int
@@ -44,6 +45,7 @@ class StepRecord:
     mesh: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
+    layer_order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.step < 0:
@@ -67,6 +69,7 @@ class StepRecord:
             "mesh": dict(self.mesh),
             "versions": dict(self.versions),
             "notes": dict(self.notes),
+            "layer_order": list(self.layer_order),
             "leaves": [[leaf.path, list(leaf.shape), leaf.dtype, leaf.digest] for leaf in self.leaves],
         }
         return {**data, "seal": _seal(data)}
@@ -91,6 +94,7 @@ def from_json(data: Any) -> StepRecord:
         data["mesh"],
         data["versions"],
         data["notes"],
+        tuple(data["layer_order"]),
     )
 
 

@@ -87,8 +87,11 @@ def agree(problem: str | None) -> str | None:
     return problem or (f"process {elsewhere[0]} cannot read it" if elsewhere else None)
 
 
-def proven(folder: Folder, step: int, target: Any, cast: bool) -> Restored:
+def proven(folder: Folder, step: int, target: Any, cast: bool, layer_order: tuple[int, ...] = ()) -> Restored:
     """The step's state in the target's structure, shardings and (with `cast`) dtypes. Called by every process.
+
+    Args:
+        layer_order: in which the target's stacked weights hold the layers (`Plan.layer_order`).
 
     Raises:
         DamagedError: the step cannot be used.
@@ -104,6 +107,7 @@ def proven(folder: Folder, step: int, target: Any, cast: bool) -> Restored:
         raise DamagedError(problem or "no record")
     asked = flat(target)
     _compare(record, asked, cast)
+    _compare_order(record, layer_order)
     found = _read(folder, step, record, asked)
     _check_digests(found, record)
     state = asked.tree([_as(a, t) for a, t in zip(found.arrays, asked.arrays, strict=True)])
@@ -118,6 +122,16 @@ def _compare(record: StepRecord, asked: Flat, cast: bool) -> None:
             f"step {record.step} was saved from another state: {listed(different, 3)}",
             "the model, optimizer and dtypes that it was saved with",
             "cast=True, if the change of dtype is meant" if dtypes_only else "",
+        )
+
+
+def _compare_order(record: StepRecord, asked: tuple[int, ...]) -> None:
+    """Shapes do not tell in which order a circular pipeline stores the layers."""
+    if record.layer_order != asked:
+        saved, wanted = (listed(order) if order else "the model's own order" for order in (record.layer_order, asked))
+        raise InputError(
+            f"step {record.step} holds its layers as {saved}; asked for as {wanted}",
+            "a plan with the same stages and repeats, and `layer_order=plan.layer_order` where it has repeats",
         )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from jaxplan.machine.topology import Machine
-from jaxplan.plan.schedule import reason
+from jaxplan.plan.schedule import layer_order, reason
 from jaxplan.plan.sharding import AXES, BATCH_AXES, ROLE_OF_AXIS, Rules, sizes_in_order, standard_rules
 from jaxplan.workload.shape import Workload
 
@@ -170,6 +170,13 @@ class Plan:
     def label(self) -> str:
         """`fsdp=32 tensor=4`: the axes that are larger than 1."""
         return " ".join(f"{axis.name}={axis.size}" for axis in self.axes if axis.size > 1) or "one device"
+
+    @property
+    def layer_order(self) -> tuple[int, ...]:
+        """The model's layer at each stored index, where a circular pipeline stores them in another order; else empty."""
+        if self.workload.model is None or self.repeats == 1:
+            return ()
+        return layer_order(self.workload.model.repeated_layers, self.stages, self.repeats)
 
     def with_flags(self, flags: Mapping[str, str]) -> Plan:
         return replace(self, compiler_flags=dict(flags))

@@ -297,3 +297,16 @@ def test_plain_orbax_steps_are_refused_and_left_alone(tmp_path, target):
         with pytest.raises(CheckpointError, match="written by orbax alone"):
             saved.restore(target)
         assert saved.steps() == [5]
+
+
+def test_layers_of_a_circular_pipeline_are_restored_in_their_own_order_only(tmp_path):
+    state = {"layers": put({"w": jnp.arange(64.0).reshape(8, 8)}, mesh(2, 4))}
+    with Checkpointer(tmp_path, layer_order=(0, 2, 1, 3)) as circular:
+        circular.save(1, state)
+        circular.wait()
+        assert bits(circular.restore(abstract(state)).state) == bits(state)
+    for other, words in (((), "the model's own order"), ((0, 1, 3, 2), "0; 1; 3; 2")):
+        with Checkpointer(tmp_path, layer_order=other) as asked:
+            with pytest.raises(InputError, match=f"holds its layers as 0; 2; 1; 3; asked for as {words}"):
+                asked.restore(abstract(state))
+            assert asked.steps() == [1]     # it is whole: nothing was moved

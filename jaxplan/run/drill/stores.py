@@ -5,7 +5,7 @@ Imports JAX and orbax. Both have the same methods, so that one training loop dri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,14 +35,16 @@ class Keeper(Protocol):
     def __exit__(self, *exception: Any) -> None: ...
 
 
-def keeper(store: Store, session: Session, order: Order) -> Keeper:
-    """The one of that name."""
-    return _Jaxplan(session, order) if store == "jaxplan" else _Orbax(order)
+def keeper(store: Store, session: Session, order: Order, layer_order: Sequence[int]) -> Keeper:
+    """The one of that name, for a plan of that `Plan.layer_order`."""
+    return _Jaxplan(session, order, layer_order) if store == "jaxplan" else _Orbax(order)
 
 
 class _Jaxplan:
-    def __init__(self, session: Session, order: Order) -> None:
-        self._saved = Checkpointer(order.folder, keep=order.keep, check_room=order.check_room)
+    def __init__(self, session: Session, order: Order, layer_order: Sequence[int]) -> None:
+        self._saved = Checkpointer(
+            order.folder, keep=order.keep, check_room=order.check_room, layer_order=layer_order
+        )
         self._alive = Watchdog(order.watchdog_s)
         self._preemption = Preemption(session.grace_s)
 

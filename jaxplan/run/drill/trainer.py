@@ -63,7 +63,7 @@ class Trainer:
 
         try:
             program = self._program(order)
-            with keeper(self.session.store, self.session, order) as kept:
+            with keeper(self.session.store, self.session, order, program.plan.layer_order) as kept:
                 if order.roll_back_to:
                     kept.roll_back(order.roll_back_to)
                 event, about = self._train(order, program, kept)
