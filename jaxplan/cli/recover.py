@@ -45,7 +45,13 @@ def recover(
     results = new_folder(folder, stamp("recover"), DIR)
     try:
         stage = Stage(
-            record.plan, results.absolute() / "checkpoints", steps, every, "orbax" if plain else "jaxplan", devices, python
+            record.plan,
+            results.absolute() / "checkpoints",
+            steps,
+            every,
+            "orbax" if plain else "jaxplan",
+            devices,
+            python,
         )
     except ValueError as error:
         results.rmdir()

@@ -173,7 +173,7 @@ class Plan:
 
     @property
     def layer_order(self) -> tuple[int, ...]:
-        """The model's layer at each stored index, where a circular pipeline stores them in another order; else empty."""
+        """The model's layer at each stored index, where a circular pipeline has an order of its own; else empty."""
         if self.workload.model is None or self.repeats == 1:
             return ()
         return layer_order(self.workload.model.repeated_layers, self.stages, self.repeats)

@@ -106,7 +106,7 @@ def other_layout(plan: Plan) -> Plan:
     half = max(1, plan.machine.devices // 2)
     count = next(n for n in range(half, 0, -1) if plan.workload.batch % n == 0)
     to = "fsdp" if plan.size("fsdp") != count else "data"
-    axes = tuple(MeshAxis(a.name, 1, a.role) for a in plan.axes if a.name != to) + (MeshAxis(to, count, to),)
+    axes = (*(MeshAxis(a.name, 1, a.role) for a in plan.axes if a.name != to), MeshAxis(to, count, to))
     machine = machine_of(attached(), plan.machine, count)
     alone = {"zero1": False, "zero2": False, "microbatches": 1, "schedule": "gpipe", "repeats": 1}
     return replace(plan, machine=machine, axes=axes, **alone)
