@@ -1,6 +1,6 @@
 """Predicted beside measured: twelve programs on 1 to 8 virtual CPU devices of this host, none of them used for fitting.
 
-    python benchmarks/calibrated_programs.py [--calibration NAME] [--afresh] [--only TEXT] [--repeats N] [--write]
+    python benchmarks/calibrated_programs.py [--calibration NAME] [--set NAME] [--only TEXT] [--repeats N] [--write]
 
 Without --calibration the host is calibrated first (about four minutes). Each program is compiled for the virtual
 devices, priced from its HLO (`compile.timeline`) with the calibration's figures, estimated from its plan where it has
@@ -93,6 +93,26 @@ AFRESH = (
     Case("perceptron, data", 4, "f32", {"data": 4}, 768, 0, program="perceptron"),
     Case("convolutions, data", 2, "f32", {"data": 2}, 48, 0, program="convolutions"),
 )  # fmt: skip
+
+#: And twelve written after both sets had been looked at, to be run once.
+THIRD = (
+    Case("decoder, one device", 1, "f32", {}, 8, 112, decoder(5, 256, 704, 4, 2816), DOTS),
+    Case("decoder, one device", 1, "bf16", {}, 3, 224, decoder(4, 320, 1152, 5, 2304), FULL),
+    Case("decoder, tensor", 2, "f32", {"tensor": 2}, 6, 128, decoder(4, 320, 1024, 4, 3584), FULL),
+    Case("decoder, fsdp", 2, "bf16", {"fsdp": 2}, 8, 160, decoder(3, 288, 960, 6, 2048), FULL),
+    Case("decoder, data", 4, "f32", {"data": 4}, 16, 80, decoder(3, 256, 832, 4, 3072), DOTS),
+    Case("decoder, stage and data", 4, "bf16", {"stage": 2, "data": 2}, 16, 96, decoder(4, 224, 768, 4, 2560),
+         {**FULL, "microbatches": 4}),
+    Case("decoder, context and tensor", 4, "f32", {"context": 2, "tensor": 2}, 4, 320,
+         decoder(3, 256, 1280, 8, 2048), FULL),
+    Case("decoder, expert", 4, "f32", {"expert": 4}, 12, 80,
+         decoder(3, 224, 640, 4, 2048, experts={"experts": 8, "top_k": 2, "mlp": 448}), FULL),
+    Case("decoder, fsdp and data", 8, "bf16", {"data": 2, "fsdp": 4}, 16, 128, decoder(4, 256, 896, 4, 3072), DOTS),
+    Case("decoder, tensor", 8, "f32", {"tensor": 8}, 4, 144, decoder(3, 384, 1344, 8, 2560), FULL),
+    Case("perceptron, data", 8, "f32", {"data": 8}, 640, 0, program="perceptron"),
+    Case("convolutions, data", 4, "f32", {"data": 4}, 56, 0, program="convolutions"),
+)  # fmt: skip
+SETS = {"": CASES, "afresh": AFRESH, "third": THIRD}
 
 
 def case_job(case: dict[str, Any], calibration: dict[str, Any], repeats: int) -> dict[str, Any]:
@@ -300,7 +320,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calibration", default="", help="a name or a file; without it the host is calibrated")
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--afresh", action="store_true", help="the second twelve")
+    parser.add_argument("--set", choices=tuple(SETS), default="", help="which twelve")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
@@ -308,7 +328,7 @@ def main() -> None:
     print(f"{known.said}; drift {known.drift:.0%}{', NOISY' if known.noisy else ''}")
     print(f"{'milliseconds':<34}{'measured':>12}{'predicted':>12}{'estimated':>12}{'uncalibrated':>12}{'error':>8}")
     rows = []
-    for case in AFRESH if arguments.afresh else CASES:
+    for case in SETS[arguments.set]:
         if arguments.only in f"{case.name} {case.devices} {case.precision}":
             rows.append(row(case, known, arguments.repeats))
             show(rows[-1])
@@ -316,7 +336,7 @@ def main() -> None:
     if arguments.write:
         about = {"calibration": known.name, "device_kind": known.device_kind, "date": known.date, "cores": host.cores()}
         document = {**about, "drift": known.drift, "versions": installed_versions(), "summary": summary, "rows": rows}
-        out = OUT.with_stem(f"{OUT.stem}_afresh") if arguments.afresh else OUT
+        out = OUT.with_stem(f"{OUT.stem}_{arguments.set}") if arguments.set else OUT
         save(out, json.dumps(document, indent=1) + "\n")
 
 

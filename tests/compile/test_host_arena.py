@@ -38,6 +38,32 @@ def test_an_update_in_place_takes_nothing():
     assert block_bytes(module) == ONE + 80
 
 
+DONATED = "is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, must-alias) }"
+UPDATE = """%update (x: f32[100,20], y: f32[100,20]) -> (f32[100,20], f32[100,20]) {
+  %x = f32[100,20]{1,0} parameter(0)
+  %y = f32[100,20]{1,0} parameter(1)
+  %m = f32[100,20]{1,0} multiply(%x, %y)
+  ROOT %both = (f32[100,20]{1,0}, f32[100,20]{1,0}) tuple(%m, %y)
+}
+
+"""
+
+
+def test_results_that_take_the_place_of_donated_arguments_take_nothing():
+    body = """
+        %p = f32[100,20]{1,0} parameter(0)
+        %q = f32[100,20]{1,0} parameter(1)
+        %a = f32[100,20]{1,0} negate(%p)
+        %f = (f32[100,20]{1,0}, f32[100,20]{1,0}) fusion(%a, %q), kind=kLoop, calls=%update
+        %g = f32[100,20]{1,0} get-tuple-element(%f), index=0
+        %h = f32[100,20]{1,0} get-tuple-element(%f), index=1
+        %c = f32[100,20]{1,0} negate(%g)
+        ROOT %t = (f32[100,20]{1,0}, f32[100,20]{1,0}, f32[100,20]{1,0}) tuple(%g, %h, %c)
+        """
+    assert block_bytes(fixtures.program(body, UPDATE)) == 3 * ONE           # f and a, then f and c
+    assert block_bytes(fixtures.program(body, UPDATE, DONATED)) == ONE      # a, then c
+
+
 def test_it_is_about_what_xla_assigns():
     def loss(params, x):
         for w in params:
