@@ -54,12 +54,13 @@ def test_outcomes_come_as_futures_and_bad_jobs_do_not_stop_the_others():
     )
 
 
-def test_two_run_at_a_time():
-    start = time.monotonic()
-    with WorkerPool(2) as pool:
-        for future in [pool.submit(job("hang", seconds=0.6)) for _ in range(4)]:
-            assert future.result().ok
-    assert 1.2 <= time.monotonic() - start < 2.3       # 2 rounds of 0.6 s; 4 rounds would be 2.4 s
+def test_two_run_at_a_time(tmp_path):
+    with pytest.raises(KeyboardInterrupt), WorkerPool(2) as pool:
+        for i in range(3):
+            pool.submit(job("hang_and_tell", pid_file=str(tmp_path / f"{i}")))
+        assert wait_for(tmp_path / "0") != wait_for(tmp_path / "1")
+        assert not (tmp_path / "2").exists()
+        raise KeyboardInterrupt
 
 
 def test_a_worker_is_used_again_and_an_environment_is_never_mixed_up():
@@ -88,9 +89,8 @@ def test_cancel_ends_a_job_that_runs(tmp_path):
     with WorkerPool(1) as pool:
         future = pool.submit(job("hang_and_tell", pid_file=str(tmp_path / "pid")))
         pid = int(wait_for(tmp_path / "pid"))
-        start = time.monotonic()
         pool.cancel(future)
-        assert future.result().status == "cancelled" and time.monotonic() - start < 1
+        assert future.result(timeout=60).status == "cancelled"
         assert gone(pid)
         assert pool.submit(job("succeed")).result().ok
 
@@ -106,13 +106,12 @@ def test_cancel_drops_a_job_that_waits():
 
 
 def test_an_exception_in_the_caller_kills_everything(tmp_path):
-    start = time.monotonic()
     with pytest.raises(KeyboardInterrupt), WorkerPool(2) as pool:
         running = pool.submit(job("hang_and_tell", pid_file=str(tmp_path / "pid")))
         queued = [pool.submit(job("hang")) for _ in range(3)]
         pid = int(wait_for(tmp_path / "pid"))
         raise KeyboardInterrupt
-    assert time.monotonic() - start < 5 and gone(pid)
+    assert gone(pid)
     assert running.result().status == "cancelled" and queued[-1].cancelled()
 
 
@@ -162,8 +161,6 @@ def test_workers_die_with_their_parent(tmp_path, blow):
         stderr=subprocess.PIPE,
     )
     pids = [int(wait_for(tmp_path / str(i))) for i in (0, 1)]
-    start = time.monotonic()
     os.kill(parent.pid, blow)
-    parent.communicate(timeout=60)
-    assert time.monotonic() - start < 3
+    parent.communicate(timeout=60)      # workers that hang for good would hold it up
     assert all(gone(pid) for pid in pids)
